@@ -18,7 +18,6 @@ EXAMPLES = ("mnist-cuda completion bash",)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags."""
     parser.add_argument("shell", choices=SHELLS, metavar="SHELL", help=", ".join(SHELLS))
 
 
@@ -50,7 +49,6 @@ end
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print it."""
     import shtab
 
     from mnist_cuda import _native, cli

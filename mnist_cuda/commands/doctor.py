@@ -17,7 +17,6 @@ EXAMPLES = ("mnist-cuda doctor", "mnist-cuda doctor --json doctor.json")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags."""
     add_json_flag(parser)
 
 

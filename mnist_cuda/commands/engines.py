@@ -14,7 +14,6 @@ EXAMPLES = ("mnist-cuda engines", "mnist-cuda engines --json")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags."""
     add_json_flag(parser)
 
 
@@ -28,7 +27,6 @@ def _reasons(row: EngineInfo) -> list[str]:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the registry as a table."""
     from dataclasses import asdict
 
     from mnist_cuda.engine import engines, find_engine

@@ -21,7 +21,6 @@ EXAMPLES = ("mnist-cuda evaluate", "mnist-cuda evaluate my-run --confusion", "mn
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags."""
     add_model_argument(parser)
     text = "also print which classes are mistaken for which; --json always has this"
     parser.add_argument("--confusion", action="store_true", help=text)

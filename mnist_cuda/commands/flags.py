@@ -30,7 +30,6 @@ def options_of(kind: type[Options], args: argparse.Namespace) -> Options:
 
 
 def integer(text: str) -> int:
-    """An integer."""
     try:
         return int(text)
     except ValueError:
@@ -145,7 +144,6 @@ class _Each(argparse.Action):
     """A flag that may be repeated; as argparse's `append`, but where `given` is found out there is no list yet."""
 
     def __call__(self, parser: Any, namespace: Any, value: Any, _word: str | None = None) -> None:
-        """Append it."""
         before = getattr(namespace, self.dest, None)
         setattr(namespace, self.dest, [*before, value] if isinstance(before, list) else [value])
 

@@ -28,7 +28,6 @@ EXAMPLES = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags."""
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="a .cu or .py file")
     add = parser.add_argument
     add("--as", dest="on", choices=("h200", "t4", "a100", "rtx4090"), default="",
@@ -40,7 +39,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Judge them."""
     from mnist_cuda.judge import judging
 
     return judging.command(args.files, args.json, args.on, args.emulate, args.board)

@@ -38,7 +38,6 @@ EXAMPLES = ("mnist-cuda predict docs/digit.png", "mnist-cuda predict photos --mo
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags."""
     text = "a picture, a folder of pictures, or - for a picture on standard input"
     parser.add_argument("image", nargs="+", type=Path, metavar="IMAGE", help=text)
     add_model_flag(parser)
@@ -47,7 +46,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Predict."""
     import numpy as np
 
     from mnist_cuda.data.likeness import nearest

@@ -22,7 +22,6 @@ EXAMPLES = ("mnist-cuda profile --engine cpu", "mnist-cuda profile -b 1024 --tra
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags."""
     group = parser.add_argument_group("step")
     group.add_argument(
         "-b", "--batch-size", type=positive, default=64, metavar="N", help="images per step (default: %(default)s)"
@@ -37,7 +36,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Profile."""
     from mnist_cuda.run.startup import Startup
 
     Startup(args.engine, args.device, args.dataset)

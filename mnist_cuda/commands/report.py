@@ -33,7 +33,6 @@ EXAMPLES = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags."""
     text = f"{RUN}; the JSON file of `bench` or `profile`; a sweep's folder or table (default: latest)"
     parser.add_argument("source", nargs="*", type=run_path, metavar="RUN|FILE.json|FILE.csv", help=text)
     add_folder_flag(parser)

@@ -34,7 +34,6 @@ EXAMPLES = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags."""
     default = TrainOptions()
     group = parser.add_argument_group("models (one per combination of options, or row of a file)")
     add = group.add_argument
@@ -98,7 +97,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Train them."""
     from mnist_cuda.sweeps import sweep_command
 
     return sweep_command.command(options_of(sweep_command.SweepOptions, args))

@@ -51,7 +51,6 @@ EXAMPLES = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags."""
     parser.set_defaults(init_sha256=None, own_sha256=None)  # of the run that goes on or is repeated
     default = TrainOptions()
     group = parser.add_argument_group("training")
@@ -115,7 +114,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Train."""
     config = _take_over(args) if args.resume or args.config else None
     from mnist_cuda.run import train_command
 

@@ -106,7 +106,6 @@ def recipes_of(rows: Sequence[SweptModel]) -> list[Recipe]:
 
 
 def _text(name: str, value: str) -> str:
-    """A value for people."""
     return f"{float(value):g}" if name == "lr" else value
 
 

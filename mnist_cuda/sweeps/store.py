@@ -115,7 +115,6 @@ class Stacked:
         os.fdatasync(self._file)
 
     def close(self) -> None:
-        """Close the file."""
         os.close(self._file)
 
 

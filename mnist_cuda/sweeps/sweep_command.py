@@ -264,7 +264,6 @@ class _Report:
         self.out.print(f"folder  {self.path}")
 
     def _print_recipes(self, found: Sequence[Recipe]) -> None:
-        """Print the best of them."""
         columns, lines = table(found[:MOST_RECIPES])
         numbers, optional = columns[len(found[0].options) :], ("least", "most", "deviation")
         console.print_table(

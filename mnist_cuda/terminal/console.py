@@ -37,7 +37,6 @@ class _Styled:
         self.write = stream.write_styled
 
     def writelines(self, lines: Iterable[str]) -> None:
-        """Write them one after the other."""
         for line in lines:
             self.write(line)
 

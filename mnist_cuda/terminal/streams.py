@@ -41,7 +41,6 @@ class Stream(io.TextIOWrapper):
         return len(text)
 
     def flush(self) -> None:
-        """Write what is buffered."""
         with self._failing():
             super().flush()
 

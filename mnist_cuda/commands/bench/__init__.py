@@ -40,7 +40,6 @@ EXAMPLES = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags."""
     group = parser.add_argument_group("competitors")
     add = group.add_argument
     text = "our engines, only one with --models or --all-batches (default: auto, the best)"

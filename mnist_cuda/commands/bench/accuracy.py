@@ -24,7 +24,6 @@ EXAMPLES = ("mnist-cuda bench accuracy --engines cpu --seeds 3", "mnist-cuda ben
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags."""
     group = parser.add_argument_group("competitors")
     add = group.add_argument
     add("-e", "--engines", nargs="+", metavar="NAME",
@@ -48,7 +47,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Compare test accuracies."""
     from mnist_cuda.bench import accuracy
 
     return accuracy.command(options_of(accuracy.AccuracyOptions, args))

@@ -15,7 +15,6 @@ EXAMPLES = ("mnist-cuda bench around", "mnist-cuda bench around -e cpu fused:bf1
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags."""
     group = parser.add_argument_group("measurement")
     text = "engines, as NAME or NAME:PRECISION (default: all that run here, except `reference`)"
     group.add_argument("-e", "--engines", nargs="+", metavar="NAME", help=text)
@@ -28,7 +27,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Time them."""
     from mnist_cuda.bench import around
 
     return around.command(options_of(around.AroundOptions, args))

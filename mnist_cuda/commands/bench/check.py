@@ -30,7 +30,6 @@ EXAMPLES = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags."""
     group = parser.add_argument_group("competitors")
     add = group.add_argument
     add("-e", "--engines", nargs="+", default=["auto"], metavar="NAME", help="our engines (default: auto, the best)")
@@ -57,7 +56,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Check."""
     from mnist_cuda.bench import check
 
     return check.command(options_of(check.CheckOptions, args))

@@ -30,7 +30,6 @@ EXAMPLES = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags."""
     text = f"only this op (default: all): {', '.join(OPS)}"
     parser.add_argument("--op", default="", choices=OPS, metavar="NAME", help=text)
     text = "images in the batch (default: %(default)s)"
@@ -64,7 +63,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Check and time the ops."""
     from mnist_cuda.bench import ops
 
     return ops.command(options_of(ops.OpsOptions, args))

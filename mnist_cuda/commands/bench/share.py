@@ -19,7 +19,6 @@ EXAMPLES = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags."""
     add = parser.add_argument
     add(
         "-e",
@@ -35,7 +34,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure, or check."""
     if args.check and (unused := sorted(args.given - {"check"})):
         raise UsageError(f"--check does not use --{unused[0].replace('_', '-')}: leave it out")
     from mnist_cuda.bench import share

@@ -35,7 +35,6 @@ OF_SUBMIT = {"submit", "target", "seeds", "peer_python", "dataset", "data_dir", 
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags."""
     group = parser.add_argument_group("training")
     add = group.add_argument
     add("--target", type=percent, default=99.0, metavar="P", help="test accuracy in per cent (default: %(default)g)")

@@ -20,7 +20,6 @@ EXAMPLES = ("mnist-cuda data fetch mnist", "mnist-cuda data verify", "mnist-cuda
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The commands."""
     add_commands(parser, __name__, COMMANDS, title="commands", metavar="COMMAND", required=True)
 
 

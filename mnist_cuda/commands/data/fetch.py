@@ -12,7 +12,6 @@ EXAMPLES = ("mnist-cuda data fetch", "mnist-cuda data fetch mnist fashion-mnist"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags."""
     parser.add_argument("name", nargs="*", metavar="NAME", help=f"{', '.join(DATASETS)} (default: mnist)")
     parser.add_argument("--mirror", metavar="URL", help="download from this mirror (also MNIST_CUDA_MIRROR)")
 

@@ -11,7 +11,6 @@ EXAMPLES = ("mnist-cuda data show 7", "mnist-cuda data show 0 1 2 --split test")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags."""
     parser.add_argument("index", nargs="+", type=integer, metavar="INDEX", help="number of the image, from 0")
     parser.add_argument("--split", choices=("train", "test"), default="train", help="default: %(default)s")
     add_data_flags(parser, "auto")

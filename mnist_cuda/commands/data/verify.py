@@ -16,7 +16,6 @@ EXAMPLES = ("mnist-cuda data verify", "mnist-cuda data verify fashion-mnist --da
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags."""
     text = f"{', '.join(DATASETS)} (default: %(default)s)"
     parser.add_argument("name", nargs="?", default="mnist", choices=tuple(DATASETS), metavar="NAME", help=text)
     parser.add_argument("-d", "--data-dir", type=Path, metavar="DIR", help="folder to check (default: the cache)")

@@ -13,13 +13,11 @@ EXAMPLES = ("mnist-cuda exercise", "mnist-cuda exercise start relu")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags."""
     add_json_flag(parser)
     add_commands(parser, __name__, COMMANDS, title="commands", metavar="[WHAT]")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print a table."""
     from mnist_cuda.judge import exercises
     from mnist_cuda.terminal import console
     from mnist_cuda.terminal.json_output import JsonOutput

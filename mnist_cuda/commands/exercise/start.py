@@ -9,13 +9,11 @@ EXAMPLES = ("mnist-cuda exercise start relu", "mnist-cuda exercise start tile --
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags."""
     parser.add_argument("name", metavar="NAME", help="name of an exercise, as `mnist-cuda exercise` lists it")
     parser.add_argument("-o", "--out", type=Path, metavar="FILE", help="the file (default: NAME.cu)")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write it."""
     from mnist_cuda.judge import judging
     from mnist_cuda.terminal import console
 

@@ -16,7 +16,6 @@ EXAMPLES = ("mnist-cuda export onnx", "mnist-cuda export state-dict --model my-r
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The commands."""
     add_commands(parser, __name__, COMMANDS, title="commands", metavar="COMMAND", required=True)
 
 

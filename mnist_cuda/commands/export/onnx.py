@@ -13,7 +13,6 @@ EXAMPLES = ("mnist-cuda export onnx --model my-run", "mnist-cuda export onnx --i
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags."""
     add_model_flag(parser)
     add = parser.add_argument
     text = "input of the model: uint8 (N,28,28) as in MNIST's files, or float (N,1,28,28) from 0 to 1, as ToTensor "
@@ -24,7 +23,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Export."""
     from mnist_cuda.commands.export import target
     from mnist_cuda.files import atomic_write, require_writable
     from mnist_cuda.run.checkpoint import load_model

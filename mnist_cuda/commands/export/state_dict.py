@@ -29,7 +29,6 @@ EXAMPLES = ("mnist-cuda export state-dict", "mnist-cuda export state-dict --mode
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags."""
     add_model_flag(parser)
     add = parser.add_argument
     text = "leave out the statistics of the batch norms, for modules made with track_running_stats=False"
@@ -39,7 +38,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Export."""
     from safetensors.numpy import save
 
     from mnist_cuda.commands.export import target

@@ -39,7 +39,6 @@ EXAMPLES = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags."""
     add_folder_flag(parser)
     names = (
         "an option of `train` (lr, seed, ...), or run, state, accuracy (per cent), done (epochs), time (seconds), "

@@ -12,7 +12,6 @@ EXAMPLES = ("mnist-cuda runs compare my-run latest",)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags."""
     add_run_argument(parser, nargs="+")
     add_folder_flag(parser)
     add_json_flag(parser)

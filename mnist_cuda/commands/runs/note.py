@@ -10,14 +10,12 @@ EXAMPLES = ("mnist-cuda runs note latest the learning rate was too high", "mnist
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags."""
     add_run_argument(parser)
     parser.add_argument("word", nargs="*", metavar="WORD", help="the note")
     add_folder_flag(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write it."""
     from mnist_cuda.run import listing
     from mnist_cuda.run.names import find_folder
 

@@ -11,7 +11,6 @@ EXAMPLES = ("mnist-cuda runs remove my-run", "mnist-cuda runs remove my-run othe
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags."""
     add_run_argument(parser, nargs="+")
     add_folder_flag(parser)
     parser.add_argument("--yes", action="store_true", help="do not ask")

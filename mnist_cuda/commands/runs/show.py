@@ -11,7 +11,6 @@ EXAMPLES = ("mnist-cuda runs show latest", "mnist-cuda runs show my-run --json")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags."""
     add_run_argument(parser)
     add_folder_flag(parser)
     parser.add_argument("--all", action="store_true", help="everything that config.json records, by dotted names")

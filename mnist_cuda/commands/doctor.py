@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
         room = max(len(name) for name, _ in lines) + 2
         last = ""
         for name, text in lines:
-            out.print(f"{'' if name == last else name:{room}}{text}")
+            console.print_fact(out, "" if name == last else name, text, column=room)
             last = name
         out.print()
         for problem in facts["problems"]:

@@ -199,7 +199,7 @@ class TrainingRun:
         block = {"result": result, "time": time_line, "saved": place, "weights": self.keeper.weights[:12]}
         for word, text in block.items():
             if text:
-                self.out.print(f"{word:8}{text}", style="bold" if word == "result" else None)
+                console.print_fact(self.out, word, text, style="bold" if word == "result" else None)
         repeats = self._say_what_was_seen()
         if self.output:
             report = {
@@ -256,31 +256,30 @@ class TrainingRun:
             console.print_warning(f"and {len(faults) - MOST_FAULTS} more; `mnist-cuda judge` shows those of a file")
 
     def _print_plan(self) -> None:
+        if self.quiet:
+            return
         trainer, options, data = self.trainer, self.trainer.options, self.trainer.data
-        engine = trainer.engine
+        engine, say = trainer.engine, partial(console.print_fact, self.out)
         shape = "" if trainer.schedule.rise is None else f" {trainer.schedule}"
         chosen = ", chosen by auto" if self.by_auto else ""
-        self._say(f"engine  {engine.info.name} {engine.arithmetic}{chosen}: {engine.info.summary}")
+        say("engine", f"{engine.info.name} {engine.arithmetic}{chosen}: {engine.info.summary}")
         held = f", {options.validation} more held out" if options.validation else ""
         if engine.emulated:
-            self._say("        emulated on the CPU, one thread after the other: no times, no")
-            self._say("        tests, faults are reported")
+            say("", "emulated on the CPU, one thread after the other: no times, no tests, faults are reported")
         if engine.own:
-            self._say(f"kernels {engine.own.words}")
+            say("kernels", engine.own.words)
         counts = f"{trainer.images} training{held} and {len(data.test_labels)} test images"
-        self._say(f"data    {data.name}: {counts}, {data.source}")
-        self._say(
-            f"plan    {console.plural(options.epochs, 'epoch')} of {console.plural(trainer.steps_per_epoch, 'step')}, "
-            f"batch {options.batch_size}, lr {options.lr:g}{shape}, seed {options.seed}"
-        )
+        say("data", f"{data.name}: {counts}, {data.source}")
+        steps = f"{console.plural(options.epochs, 'epoch')} of {console.plural(trainer.steps_per_epoch, 'step')}"
+        say("plan", f"{steps}, batch {options.batch_size}, lr {options.lr:g}{shape}, seed {options.seed}")
         if trainer.ranks:
             own = console.plural(engine.threads, "thread") if engine.info.device == "cpu" else f"GPU {engine.device}"
-            self._say(f"ranks   {trainer.ranks.size}, started by {self.launcher}, this one with {own}")
+            say("ranks", f"{trainer.ranks.size}, started by {self.launcher}, this one with {own}")
             if engine.transport:
-                self._say(f"        sums by {engine.transport}")
+                say("", f"sums by {engine.transport}")
         if self.first_step:
-            self._say(f"        continuing after {console.plural(self.first_step, 'step')}, in epoch {trainer.epoch}")
-        self._say(f"folder  {self.folder.path}")
+            say("", f"continuing after {console.plural(self.first_step, 'step')}, in epoch {trainer.epoch}")
+        say("folder", str(self.folder.path))
 
     def _say(self, line: str) -> None:
         if not self.quiet:

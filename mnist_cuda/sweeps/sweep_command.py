@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Sequence, Set
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -247,21 +248,21 @@ class _Report:
         return done * REPORTS // total > (done - 1) * REPORTS // total
 
     def _print_plan(self) -> None:
-        sweep, data = self.sweep, self.sweep.data
         if self.options.quiet:
             return
+        sweep, data, say = self.sweep, self.sweep.data, partial(console.print_fact, self.out)
         chosen = ", chosen by auto" if sweep.by_auto else ""
-        self.out.print(f"engine  {sweep.info.name} {sweep.precision}{chosen}: {sweep.info.summary}")
+        say("engine", f"{sweep.info.name} {sweep.precision}{chosen}: {sweep.info.summary}")
         counts = f"{len(data.train_labels)} training and {len(data.test_labels)} test images"
-        self.out.print(f"data    {data.name}: {counts}, {data.source}")
+        say("data", f"{data.name}: {counts}, {data.source}")
         gpus = f", on GPU {', '.join(map(str, sweep.gpus))}" if sweep.gpus else ""
         at_once = sweep.at_once * max(1, len(sweep.gpus))
-        self.out.print(f"plan    {console.plural(len(sweep.runs), 'model')}, {at_once} at once{gpus}")
+        say("plan", f"{console.plural(len(sweep.runs), 'model')}, {at_once} at once{gpus}")
         for remark in sweep.remarks:
-            self.out.print(f"        {remark}")
+            say("", remark)
         if self._before:
-            self.out.print(f"        continuing after {console.plural(self._before, 'model')}")
-        self.out.print(f"folder  {self.path}")
+            say("", f"continuing after {console.plural(self._before, 'model')}")
+        say("folder", str(self.path))
 
     def _print_recipes(self, found: Sequence[Recipe]) -> None:
         columns, lines = table(found[:MOST_RECIPES])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import textwrap
 import time
 from collections.abc import Iterable, Sequence
 from types import TracebackType
@@ -24,6 +25,7 @@ UNKNOWN_WIDTH = 80  # columns
 SHORTEST_BAR, ROOMY = 15, 80  # columns of a live line's bar, on a terminal of so many or more
 SHORTEST_NARROW_BAR = 5  # and on a narrower one
 NARROWEST = 8  # columns that text wraps to, if not shorter
+LABEL = 8  # columns of the word that begins a line of a report
 _UNBOUNDED = 10_000
 LONG = 10.0  # seconds; a command that takes longer begins by saying so
 EARLY = 1.0  # seconds after which the pace of a command is known
@@ -87,6 +89,15 @@ def print_warning(sentence: str) -> None:
         console.print(Panel(sentence, title="WARNING", style="bold yellow"), soft_wrap=False)
     else:
         console.print(f"WARNING: {sentence}")
+
+
+def print_fact(console: Console, word: str, text: str, *, column: int = LABEL, style: str | None = None) -> None:
+    """Print a word in a column of its own and the text beside it, where a terminal that wraps the text leaves it."""
+    line = f"{word:{column}}{text}"
+    if on_terminal(console):
+        width = max(console.width, column + NARROWEST)
+        line = textwrap.fill(line, width, subsequent_indent=column * " ", break_on_hyphens=False)
+    console.print(line, style=style)
 
 
 def print_table(

@@ -30,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
     if not output.on_stdout:
         out = console.make_console()
         for word, text in listing.summary(found):
-            out.print(f"{word:8}{text}")
+            console.print_fact(out, word, text)
         if args.all:
             console.print_table(out, ("", ""), listing.flat(found).items())
         if found.epochs:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from mnist_cuda.commands.flags import RUN, file_ending_in, run_path
 from mnist_cuda.commands.runs import add_folder_flag
 from mnist_cuda.errors import UsageError
-from mnist_cuda.files import make_folder, require_writable
+from mnist_cuda.files import atomic_write, make_folder, require_writable
 
 if TYPE_CHECKING:
     from mnist_cuda.report.panels import Panel
@@ -81,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
     if args.text:
         _print(found, shown, absent)
         return 0
-    page.write(target, page.html(found, shown, absent, machine.command_line()))
+    atomic_write(target, page.html(found, shown, absent, machine.command_line()).encode())
     if args.figures:
         page.write_figures(shown, args.figures)
     for sentence in absent:
@@ -93,7 +93,6 @@ def run(args: argparse.Namespace) -> int:
 
 def _draw(args: argparse.Namespace) -> int:
     """Write the page of --draw."""
-    from mnist_cuda.files import atomic_write
     from mnist_cuda.report import draw
     from mnist_cuda.run.checkpoint import load_model
     from mnist_cuda.run.names import find_run
@@ -111,7 +110,7 @@ def _draw(args: argparse.Namespace) -> int:
 
 def _target(found: Sources) -> Path:
     """The page in the folder of the one run or sweep; otherwise one here that takes no other's place."""
-    folders = [*(tested.run.path for tested in found.runs), *(swept.folder for swept in found.sweeps)]
+    folders = [*(run.path for run in found.runs), *(swept.folder for swept in found.sweeps)]
     if len(folders) == 1 and folders[0] and not found.profiles and not found.benches:
         return folders[0] / PAGE
     here = Path(PAGE)
@@ -128,8 +127,7 @@ def _print(found: Sources, shown: list[Panel], absent: list[str]) -> None:
 
     out = console.make_console()
     if found.runs:
-        table = listing.table([tested.run for tested in found.runs])
-        console.print_table(out, *table, right=listing.RIGHT, optional=listing.OPTIONAL)
+        console.print_table(out, *listing.table(found.runs), right=listing.RIGHT, optional=listing.OPTIONAL)
     colour = console.coloured(out)
     for panel in shown:
         out.print(f"\n{panel.title}", style="bold")

@@ -61,7 +61,7 @@ def figure_of(panel: Panel) -> Figure:
 
 def html(sources: Sources, panels: Sequence[Panel], absent: Iterable[str], command: str) -> str:
     """The page. It has no script and asks for nothing, and its policy would not let it."""
-    names = [tested.run.name for tested in sources.runs]
+    names = [run.name for run in sources.runs]
     files = [record["file"] for record in (*sources.profiles, *sources.benches) if "file" in record]
     title = ", ".join([*names, *files, *(swept.name for swept in sources.sweeps)])
     parts = [
@@ -74,10 +74,10 @@ def html(sources: Sources, panels: Sequence[Panel], absent: Iterable[str], comma
         f'<h1>{escape(_headline(sources) or title)}</h1>\n<div class="muted">mnist-cuda: {escape(title)}</div>',
     ]
     if len(sources.runs) > 1:
-        parts.append(_table(*listing.table([tested.run for tested in sources.runs])))
-        rows = listing.differences([tested.run for tested in sources.runs])
+        parts.append(_table(*listing.table(sources.runs)))
+        rows = listing.differences(sources.runs)
         parts.append(f"<details><summary>What else differs</summary>{_table(('', *names), rows)}</details>")
-    cards = {tested.run.name: _card(tested.run) for tested in sources.runs}
+    cards = {run.name: _card(run) for run in sources.runs}
     groups = {panel.group: [other for other in panels if other.group == panel.group] for panel in panels}
     one = len(groups.keys() - {""}) < 2  # then a heading would say nothing
     with charts.style():
@@ -98,7 +98,7 @@ def html(sources: Sources, panels: Sequence[Panel], absent: Iterable[str], comma
 
 def _headline(sources: Sources) -> str:
     """The result, in a line; nothing of benchmarks alone."""
-    runs = [tested.run for tested in sources.runs if tested.run.accuracy is not None]
+    runs = [run for run in sources.runs if run.accuracy is not None]
     if runs:
         best = max(runs, key=lambda run: run.accuracy or 0)
         text = f"{100 * (best.accuracy or 0):.2f} % of the test images are right"
@@ -135,11 +135,6 @@ def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     head = "".join(f"<th>{escape(column)}</th>" for column in columns)
     body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>\n" for row in rows)
     return f'<div class="wide"><table>\n<tr>{head}</tr>\n{body}</table></div>'
-
-
-def write(file: Path, text: str) -> None:
-    """Write the page into a folder that is there. Raises CheckpointError where that fails."""
-    atomic_write(file, text.encode())
 
 
 def write_figures(panels: Sequence[Panel], folder: Path) -> None:

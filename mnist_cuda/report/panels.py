@@ -6,7 +6,7 @@ import contextlib
 import math
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ from mnist_cuda.data.picture import render, shades
 from mnist_cuda.report import curves
 from mnist_cuda.report.sources import Record, Sources, Swept, Tested
 from mnist_cuda.run import confusion
+from mnist_cuda.run.listing import Run
 from mnist_cuda.sweeps import recipes as ranking
 from mnist_cuda.terminal.console import format_count, plural
 from mnist_cuda.terminal.streams import clean
@@ -66,24 +67,19 @@ def panels(sources: Sources) -> tuple[list[Panel], list[str]]:
     """All panels that there is something for, and a sentence for each that there is nothing for."""
     found: list[Panel] = []
     absent = list(sources.missing)
-    trained = [tested for tested in sources.runs if tested.run.epochs]
-    absent += [f"{t.run.name}: no epoch is recorded, so it has no curves" for t in sources.runs if not t.run.epochs]
-    if any(_values(t, key) for t in trained for key in ("loss", "test_loss")):
+    trained = [run for run in sources.runs if run.epochs]
+    absent += [f"{run.name}: no epoch is recorded, so it has no curves" for run in sources.runs if not run.epochs]
+    if any(epoch.get(key) is not None for run in trained for epoch in run.epochs for key in ("loss", "test_loss")):
         found += [_curves(trained, name) for name in curves.CURVES]
-    known = [tested for tested in sources.runs if tested.answers]
-    absent += [f"{t.run.name}: its model is not tested here: {t.missing}" for t in sources.runs if t.missing]
-    if known:
-        found.append(_classes(known))
-    for number, tested in enumerate(known, 1):
+    if sources.tested:
+        found.append(_classes(sources.tested))
+    for number, tested in enumerate(sources.tested, 1):
         of_run = [_confusion(tested, number)]
-        if len(_answers(tested).mistakes()):
+        if len(tested.answers.mistakes()):
             of_run.append(_mistakes(tested, number))
         else:
             absent.append(f"{tested.run.name}: there is no mistake to show")
-        found += [replace(panel, group=tested.run.name) for panel in of_run]
-    for number, tested in enumerate(sources.runs, 1):
-        if tested.model:
-            found.append(replace(_filters(tested, number), group=tested.run.name))
+        found += [replace(panel, group=tested.run.name) for panel in (*of_run, _filters(tested, number))]
     for number, profile in enumerate(sources.profiles, 1):
         found.append(_phases(profile, number))
         if profile.get("roofs"):
@@ -118,26 +114,7 @@ def aligned(rows: Sequence[Sequence[str]], left: int = 1) -> list[str]:
     return ["  ".join(cell(text, k) for k, text in enumerate(row)).rstrip() for row in rows]
 
 
-def bars(labels: Sequence[str], values: Sequence[float], unit: str, encoding: str, width: int = 24) -> list[str]:
-    """A bar of characters for each value, from 0 on."""
-    block = "#" if _lacks("█", encoding) else "█"
-    drawn = [block * max(1, round(width * value / max(values))) for value in values]
-    return aligned([(*row, unit) for row in zip(labels, drawn, map(format_count, values), strict=True)], 2)
-
-
-def _lacks(characters: str, encoding: str) -> bool:
-    try:
-        characters.encode(encoding)
-    except (UnicodeEncodeError, LookupError):
-        return True
-    return False
-
-
 # ---- runs ------------------------------------------------------------------------------------------------------------
-
-
-def _values(tested: Tested, key: str) -> list[float]:
-    return [epoch[key] for epoch in tested.run.epochs if epoch.get(key) is not None]
 
 
 def _short(text: str, most: int = 44) -> str:
@@ -150,18 +127,18 @@ def _legend_below(figure: Figure, handles: Sequence[Any], names: Sequence[str]) 
     figure.legend(handles, short, loc="outside lower left", borderaxespad=0.2, handlelength=2.2)
 
 
-def _curves(runs: Sequence[Tested], name: str) -> Panel:
+def _curves(runs: Sequence[Run], name: str) -> Panel:
     """Training and test values by epoch, a colour for each run."""
     title, keys, scale = curves.CURVES[name]
     labels = _labels(runs)
 
     def draw(figure: Figure) -> None:
-        handles = curves.draw(figure.subplots(), [tested.run.epochs for tested in runs], keys, scale)
+        handles = curves.draw(figure.subplots(), [run.epochs for run in runs], keys, scale)
         _legend_below(figure, handles, [*labels, *curves.KINDS])
 
     rows: list[tuple[str, ...]] = [("run", "epoch", "training", "test")]
-    for tested, label in zip(runs, labels, strict=True):
-        for epoch in tested.run.epochs:
+    for run, label in zip(runs, labels, strict=True):
+        for epoch in run.epochs:
             values = ("-" if epoch.get(key) is None else f"{scale * epoch[key]:.4g}" for key in keys)
             rows.append((label, str(epoch["epoch"]), *values))
     note = (
@@ -171,23 +148,15 @@ def _curves(runs: Sequence[Tested], name: str) -> Panel:
     return Panel(name, title, note, 230 + LEGEND_LINE * (len(runs) + 2), draw, aligned(rows))
 
 
-def _labels(runs: Sequence[Tested]) -> list[str]:
-    return [f"{tested.run.name}, {tested.run.engine}" for tested in runs]
-
-
-def _answers(tested: Tested) -> confusion.Answers:
-    assert tested.answers is not None
-    return tested.answers
+def _labels(runs: Iterable[Run]) -> list[str]:
+    return [f"{run.name}, {run.engine}" for run in runs]
 
 
 def _classes(runs: Sequence[Tested]) -> Panel:
     """The share of each class's test images that was right."""
-    tables = []
-    for tested in runs:
-        answers = _answers(tested)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            tables.append(100 * (1 - answers.errors / answers.counts))
-    labels = _labels(runs)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        tables = [100 * (1 - tested.answers.errors / tested.answers.counts) for tested in runs]
+    labels = _labels(tested.run for tested in runs)
 
     def draw(figure: Figure) -> None:
         from mnist_cuda.report import charts
@@ -212,7 +181,7 @@ def _classes(runs: Sequence[Tested]) -> Panel:
 
 
 def _confusion(tested: Tested, number: int) -> Panel:
-    answers = _answers(tested)
+    answers = tested.answers
 
     def draw(figure: Figure) -> None:
         from mnist_cuda.report import charts
@@ -233,21 +202,18 @@ def _confusion(tested: Tested, number: int) -> Panel:
 
 def _what(tested: Tested) -> str:
     """The data set, and whether it is the run's."""
-    assert tested.data is not None
     same = tested.run.config["data"].get("digest") in (None, tested.data.digest)
     return tested.data.name if same else f"{tested.data.name}, which are not those of the run,"
 
 
 def _how(tested: Tested) -> str:
     """What tested the model, and whether that is what trained it."""
-    assert tested.engine is not None
     here = f"{tested.engine.info.name} {tested.engine.precision}"
     return here if here == tested.run.engine else f"{here} (trained by {tested.run.engine}, which cannot run here)"
 
 
 def _mistakes(tested: Tested, number: int) -> Panel:
-    answers, data = _answers(tested), tested.data
-    assert data is not None
+    answers, data = tested.answers, tested.data
     worst = answers.mistakes()[:MISTAKES]
     images = data.test_images[worst]
     columns = 8
@@ -279,7 +245,6 @@ def _mistakes(tested: Tested, number: int) -> Panel:
 
 
 def _filters(tested: Tested, number: int) -> Panel:
-    assert tested.model is not None
     weights = np.asarray(tested.model.parameters["conv1.weight"], np.float64)[:, 0]
     limit = float(np.abs(weights).max())
 
@@ -316,7 +281,9 @@ def _profiled(profile: Record) -> str:
 
 
 def _op_names(profile: Record) -> list[str]:
-    return [op["op"] if op["op"].startswith(op["phase"]) else f"{op['phase']}: {op['op']}" for op in profile["ops"]]
+    """The ops of a profile, numbered from 1; with their phases where their names do not have them."""
+    names = (op["op"] if op["op"].startswith(op["phase"]) else f"{op['phase']}: {op['op']}" for op in profile["ops"])
+    return [f"{number}  {name}" for number, name in enumerate(names, 1)]
 
 
 def _timed(profile: Record) -> str:
@@ -336,7 +303,7 @@ def _phases(profile: Record, number: int) -> Panel:
         axes = figure.subplots()
         for k, op in enumerate(ops):
             axes.barh(k, op["us"], 0.42, color=charts.LINES[0])
-            axes.text(0, k - 0.28, _short(f"{k + 1}  {names[k]}"), va="bottom")
+            axes.text(0, k - 0.28, _short(names[k]), va="bottom")
             axes.annotate(
                 format_count(op["us"]), (op["us"], k), (4, 0), textcoords="offset points", va="center",
                 color=charts.MUTED,
@@ -351,16 +318,15 @@ def _phases(profile: Record, number: int) -> Panel:
         axes.set_xlabel("microseconds")
 
     rows = [(_timed(profile), "us", "share", *(("least", "bound") if roofs else ()))]
-    for k, op in enumerate(ops):
+    for name, op in zip(names, ops, strict=True):
         least = (format_count(op["least_us"]), op["bound"]) if op.get("least_us") else ("-", "-")
-        rows.append(
-            (
-                f"{k + 1}  {names[k]}",
-                format_count(op["us"]),
-                f"{100 * op['us'] / total:.1f} %",
-                *(least if roofs else ()),
-            )
-        )
+        rows.append((name, format_count(op["us"]), f"{100 * op['us'] / total:.1f} %", *(least if roofs else ())))
+
+    def sketch(_: bool, encoding: str) -> list[str]:
+        most, block = max(op["us"] for op in ops), shades(encoding)[-1]
+        bars = (block * max(1, round(24 * op["us"] / most)) for op in ops)
+        cells = [(name, bar, format_count(op["us"]), "us") for name, bar, op in zip(names, bars, ops, strict=True)]
+        return [clean(line) for line in aligned(cells, 2)]
 
     note = (
         f"Together {format_count(total)} us; without profiling a step takes "
@@ -368,12 +334,8 @@ def _phases(profile: Record, number: int) -> Panel:
         + (" `least` is the shortest time that this GPU allows." if roofs else "")
     )
     title = f"Time of each {_timed(profile)} in a step: {_profiled(profile)}"
-    labels, values = [f"{k + 1}  {name}" for k, name in enumerate(names)], [op["us"] for op in ops]
-    return Panel(
-        f"phases-{number}", title, note, 60 + 38 * len(ops), draw, aligned(rows),
-        lambda _, encoding: [clean(line) for line in bars(labels, values, "us", encoding)],
-        "The red mark is at `least`." if roofs else "",
-    )  # fmt: skip
+    legend = "The red mark is at `least`." if roofs else ""
+    return Panel(f"phases-{number}", title, note, 60 + 38 * len(ops), draw, aligned(rows), sketch, legend)
 
 
 def _roofline(profile: Record, number: int) -> Panel:
@@ -406,7 +368,7 @@ def _roofline(profile: Record, number: int) -> Panel:
             axes.annotate(str(k + 1), (x, y), xytext=(3, 2), textcoords="offset points")
 
     rows = [(_timed(profile), "flop per byte", "TFLOP/s", "unit")]
-    rows += [(f"{k + 1}  {names[k]}", f"{x:.3g}", f"{y:.3g}", unit) for k, x, y, unit in points]
+    rows += [(names[k], f"{x:.3g}", f"{y:.3g}", unit) for k, x, y, unit in points]
     limits = [f"{1e3 * bandwidth:.0f} GB/s copied", *(f"{rate:.3g} TFLOP/s in {u}" for u, rate in rates.items())]
     note = f"The best measured on this GPU: {', '.join(limits)}."
     legend = f"The lines are these rates; the numbers are those of the {_timed(profile)}s above."

@@ -44,16 +44,15 @@ PROFILE = {
 }  # fmt: skip
 
 
-@dataclass
+@dataclass(frozen=True)
 class Tested:
-    """A run with its model and what that takes the test images for; `missing`: why there are no answers."""
+    """A run with its model and what that takes the test images for, by which engine."""
 
     run: Run
-    model: Model | None = None
-    data: Dataset | None = None
-    engine: Engine | None = None
-    answers: Answers | None = None
-    missing: str = ""
+    engine: Engine
+    answers: Answers
+    model: Model
+    data: Dataset
 
 
 @dataclass(frozen=True)
@@ -73,9 +72,13 @@ class Swept:
 
 @dataclass
 class Sources:
-    """All that a report shows, in the order in which it was named; `missing`: sentences on what could not be had."""
+    """All that a report shows, in the order in which it was named.
 
-    runs: list[Tested] = field(default_factory=list)
+    tested: the runs whose models could be tested. missing: sentences on what could not be had.
+    """
+
+    runs: list[Run] = field(default_factory=list)
+    tested: list[Tested] = field(default_factory=list)
     profiles: list[Record] = field(default_factory=list)
     benches: list[Record] = field(default_factory=list)
     sweeps: list[Swept] = field(default_factory=list)
@@ -97,9 +100,9 @@ def read(names: Sequence[Path], folder: Path) -> Sources:
             sources.sweeps.append(read_sweep(name / TABLE_FILE if name.is_dir() else name))
             continue
         run = load_run(name.parent if name.is_file() else name)
-        if any(run.path.samefile(other.run.path) for other in sources.runs):
+        if any(run.path.samefile(other.path) for other in sources.runs):
             raise UsageError(f"{name}: this run is named twice")
-        sources.runs.append(Tested(run))
+        sources.runs.append(run)
     return sources
 
 
@@ -160,28 +163,26 @@ def complete(
     The test images come from `data_dir`, or from where the run read them if they are still there.
     """
     profiled = set()
-    for tested in sources.runs:
-        run = tested.run
-        engine = tested.engine = _engine_of(run)
+    for run in sources.runs:
+        engine = _engine_of(run)
         say(f"testing {run.name} by {engine.info.name} {engine.precision}")
         try:
-            tested.answers, tested.model, tested.data = score_model(
-                engine, run.path, data_dir=data_dir, offline=offline
-            )
+            answers, model, data = score_model(engine, run.path, data_dir=data_dir, offline=offline)
         except (CheckpointError, DataError, UsageError) as error:
-            tested.missing = str(error)
+            sources.missing.append(f"{run.name}: its model is not tested here: {error}")
             continue
-        if tested.data.warning:
-            print_warning(tested.data.warning)
+        sources.tested.append(Tested(run, engine, answers, model, data))
+        if data.warning:
+            print_warning(data.warning)
         batch = run.config["options"].get("batch_size")
         case = (engine.info.name, engine.precision, batch)
-        if not profiles or case in profiled or not isinstance(batch, int) or batch > len(tested.data.train_labels):
+        if not profiles or case in profiled or not isinstance(batch, int) or batch > len(data.train_labels):
             continue
         profiled.add(case)
         where = f"{engine.info.name} {engine.precision}, batch {batch}"
         say(f"timing the parts of a step of {where}")
         try:
-            engine.set_dataset(tested.data.train_images, tested.data.train_labels)
+            engine.set_dataset(data.train_images, data.train_labels)
             found = profile(engine, batch).as_dict()
         except (UnavailableError, OutOfMemoryError) as error:
             sources.missing.append(f"{where}: its steps cannot be timed here: {error}")

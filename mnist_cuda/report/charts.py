@@ -124,11 +124,15 @@ def grouped_bars(
     axes.set_xticks(range(len(groups)), groups)
 
 
-def lines(axes: Axes, x: Sequence[float], series: Mapping[str, Sequence[float]], first: int = 0) -> None:
-    """A line with marks for each series, NaN leaving gaps; the colours from number `first` on, then other marks."""
-    for k, (name, values) in enumerate(series.items(), first):
-        marker = MARKERS[k // len(LINES) % len(MARKERS)]
-        axes.plot(x, values, color=LINES[k % len(LINES)], marker=marker, label=name)
+def mark(number: int) -> dict[str, Any]:
+    """The colour and the marker of a line by its number: each colour once, then the colours with another marker."""
+    return {"color": LINES[number % len(LINES)], "marker": MARKERS[number // len(LINES) % len(MARKERS)]}
+
+
+def lines(axes: Axes, x: Sequence[float], series: Mapping[str, Sequence[float]]) -> None:
+    """A line with marks for each series, NaN leaving gaps."""
+    for k, (name, values) in enumerate(series.items()):
+        axes.plot(x, values, label=name, **mark(k))
 
 
 def pictures(axes: Axes, images: Sequence[Any], captions: Sequence[str], columns: int, limit: float = 0) -> None:

@@ -29,13 +29,11 @@ def draw(axes: Axes, runs: Sequence[Epochs], keys: tuple[str, str], scale: float
 
     handles = []
     for k, epochs in enumerate(runs):
-        colour = charts.LINES[k % len(charts.LINES)]
-        marker = charts.MARKERS[k // len(charts.LINES) % len(charts.MARKERS)]
-        handles.append(Line2D([], [], color=colour, marker=marker))
+        handles.append(Line2D([], [], **charts.mark(k)))
         for key, dashes in zip(keys, ("--", "-"), strict=True):
             points = [(e["epoch"], scale * e[key]) for e in epochs if e.get(key) is not None]
             if points:
-                axes.plot(*zip(*points, strict=True), color=colour, linestyle=dashes, marker=marker)
+                axes.plot(*zip(*points, strict=True), linestyle=dashes, **charts.mark(k))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     axes.set_xlabel("epoch")
     axes.margins(0.06, 0.08)

@@ -84,14 +84,13 @@ def run(args: argparse.Namespace) -> int:
             print("mnist-cuda: error:", found, file=sys.stderr)
             reports.append({"file": str(path), "error": str(found)})
             continue
-        of_picture = [next(rows) for _ in found]
-        report = _report(path, found, of_picture, names)
-        probabilities = [row for row, _ in of_picture]
+        report = _report(path, found, [next(rows) for _ in found], names)
         reports.append(report)
         if in_folder:
-            table.append((str(path), *_answer(report), report["doubt"]))
+            probability = "-" if report["text"] is None else _percent(report["probability"])
+            table.append((str(path), report["text"] or "-", probability, report["doubt"]))
         elif not output.on_stdout:
-            _show(out, found, probabilities, report, names)
+            _show(out, found[0], report, names)
     if table and not output.on_stdout:
         console.print_table(out, ("file", "digit", "probability", "doubt"), table, right=("digit", "probability"))
     facts = {"model": str(file), "engine": engine.info.name, "precision": engine.precision}
@@ -179,23 +178,15 @@ def _one(digit: Digit, answer: _Scores, names: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _answer(report: dict[str, Any]) -> tuple[str, str]:
-    """Digits and the least probability for people."""
-    return ("-", "-") if report["text"] is None else (report["text"], _percent(report["probability"]))
-
-
 def _percent(probability: float) -> str:
     return f"{100 * probability:.1f} %"
 
 
-def _show(
-    out: Console, digits: list[Digit], probabilities: list[NDArray[np.float64]], report: dict[str, Any],
-    names: Sequence[str],
-) -> None:  # fmt: skip
+def _show(out: Console, first: Digit, report: dict[str, Any], names: Sequence[str]) -> None:
     """Print the answer, and the pixels beside the bars; of several digits the probabilities alone."""
     from mnist_cuda.terminal.console import print_warning
 
-    several = len(digits) > 1
+    several = len(report["digits"]) > 1
     if report["text"] is not None:
         least = "least " if several else ""
         out.print(f"{report['file']}: {report['text']}, {least}{_percent(report['probability'])}")
@@ -203,13 +194,13 @@ def _show(
             for part in report["digits"]:
                 out.print(f"  {part['name']}  {_percent(part['probability']):>7}")
         else:
-            _show_bars(out, digits[0], probabilities[0], report["digit"], names)
+            _show_bars(out, first, report["probabilities"], report["digit"], names)
     if report["doubt"]:
         no_digit = not several and report["doubt"] != UNSURE
         print_warning(f"{report['file']}: {'this looks like no digit: ' if no_digit else ''}{report['doubt']}")
 
 
-def _show_bars(out: Console, digit: Digit, probabilities: NDArray[np.float64], best: int, names: Sequence[str]) -> None:
+def _show_bars(out: Console, digit: Digit, probabilities: Sequence[float], best: int, names: Sequence[str]) -> None:
     """The pixels that the network saw, beside a bar for each class."""
     from rich.text import Text
 

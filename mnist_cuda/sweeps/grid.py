@@ -22,13 +22,13 @@ BYTES_A_MODEL = 2000  # of its run, its row and its line of the table, epochs ap
 _EXPECTED = {int: "a whole number", float: "a number", str: "text"}
 
 
-def grid(axes: Mapping[str, Sequence[Any]], line: Mapping[str, Any] | None = None) -> list[TrainOptions]:
-    """Every combination of the values of each option, the last option changing fastest; `line` has other options.
+def grid(axes: Mapping[str, Sequence[Any]]) -> list[TrainOptions]:
+    """Every combination of the values of each option, the last option changing fastest.
 
     Raises OutOfMemoryError where they are too many.
     """
     _require_memory(math.prod(map(len, axes.values())))
-    return _grid(axes, line or {})
+    return _grid(axes, {})
 
 
 def _require_memory(models: int) -> None:
@@ -36,6 +36,7 @@ def _require_memory(models: int) -> None:
 
 
 def _grid(axes: Mapping[str, Sequence[Any]], line: Mapping[str, Any]) -> list[TrainOptions]:
+    """The same, each with the options of `line`."""
     return [TrainOptions(**line, **dict(zip(axes, v, strict=True))) for v in itertools.product(*axes.values())]
 
 

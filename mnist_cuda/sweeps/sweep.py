@@ -52,11 +52,6 @@ POLL = 0.1  # seconds between two looks at what may stop a sweep
 PATIENCE = 0.5  # seconds that trainers have to stop in; a native call may take longer
 
 
-def never() -> bool:
-    """Nothing stops this sweep but an exception."""
-    return False
-
-
 def train_all(
     trainers: Sequence[Trainers], batches: Iterable[Sequence[Job]], stop: Callable[[], bool]
 ) -> Generator[Outcome | None, None, None]:
@@ -240,6 +235,11 @@ class Sweep:
         """How much of what `run` has to do is done."""
         return sum(trainer.images for trainer in self._trainers) / self._work
 
+    @property
+    def result(self) -> SweepResult:
+        """The models that are done, in the order of the runs."""
+        return SweepResult(self.rows[index] for index in sorted(self.rows))
+
     def _work_of(self, run: TrainOptions) -> float:
         """How many images a model is trained on, and as many more as its tests take the time of."""
         tests, images = run.epochs if self.each_epoch else 1, len(self.data.train_labels)
@@ -248,7 +248,7 @@ class Sweep:
     def run(
         self,
         on_model: Callable[[SweptModel, Model | None], object] | None = None,
-        stop: Callable[[], bool] = never,
+        stop: Callable[[], bool] = lambda: False,
         on_wait: Callable[[], object] | None = None,
     ) -> None:
         """Train what is not done yet; ends early after `stop`.
@@ -411,4 +411,4 @@ def sweep(
             shown.show(fraction, f"{len(task.rows) - before}/{len(task.runs) - before} models", left)
 
         task.run(on_model, on_wait=show)
-        return SweepResult(task.rows[index] for index in sorted(task.rows))
+        return task.result

@@ -12,7 +12,7 @@ from collections.abc import Sequence, Set
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from mnist_cuda import machine
 from mnist_cuda.engine import find_engine
@@ -202,7 +202,7 @@ class _Report:
                 sweep.close_files()
                 if options.parquet:
                     epochs = max(run.epochs for run in sweep.runs)
-                    write_parquet(self.path / PARQUET_FILE, self._rows(), epochs, sweep.each_epoch)
+                    write_parquet(self.path / PARQUET_FILE, sweep.result, epochs, sweep.each_epoch)
             except CheckpointError:
                 self.live.stop()
                 for row in sweep.unwritten:
@@ -214,38 +214,24 @@ class _Report:
             self._print_end(signum if len(sweep.rows) < len(sweep.runs) else None)
             if signum is None:
                 return 0
-            self._leave(signum)
-
-    def _leave(self, signum: int) -> NoReturn:
-        """End without waiting for native calls: some engines score the test images for seconds."""
-        sys.stdout.flush()
-        os._exit(exit_code(signum))
+            sys.stdout.flush()
+            os._exit(exit_code(signum))  # without waiting for native calls: some engines score images for seconds
 
     def _heard(self, signum: int) -> None:
         self.out.print(f"{signal.Signals(signum).name}: keeping what is done; a second signal ends it at once")
-
-    def _rows(self) -> list[SweptModel]:
-        return [self.sweep.rows[index] for index in sorted(self.sweep.rows)]
 
     def _show(self, row: SweptModel, model: Model | None) -> None:
         done, total = len(self.sweep.rows), len(self.sweep.runs)
         self._epochs += row.options.epochs
         seconds = time.perf_counter() - self._start
         left = seconds / self._epochs * (self._left - self._epochs)
-        parts = (
-            f"{done}/{total} models",
-            _pace((done - self._before) / seconds),
-            f"{console.format_duration(left)} left",
-            _accuracies(self._rows(), self._alike) if self._news(done) else "",
-        )
-        self.live.show(done / total, *parts[:3])
-        if parts[3] and not self.options.quiet and not self.live.shown:
-            self.out.print("  ".join(parts))
-
-    def _news(self, done: int) -> bool:
-        """Whether another REPORTS-th part of the models is done."""
-        total = len(self.sweep.runs)
-        return done * REPORTS // total > (done - 1) * REPORTS // total
+        pace = _pace((done - self._before) / seconds)
+        parts = (f"{done}/{total} models", pace, f"{console.format_duration(left)} left")
+        self.live.show(done / total, *parts)
+        another_part = done * REPORTS // total > (done - 1) * REPORTS // total
+        wanted = another_part and not self.options.quiet and not self.live.shown
+        if wanted and (found := _accuracies(self.sweep.result, self._alike)):
+            self.out.print("  ".join([*parts, found]))
 
     def _print_plan(self) -> None:
         if self.options.quiet:
@@ -276,13 +262,11 @@ class _Report:
             )
 
     def _print_end(self, signum: int | None, *, saved: bool = True) -> None:
-        sweep, rows = self.sweep, self._rows()
+        sweep, rows = self.sweep, self.sweep.result
         seconds = time.perf_counter() - self._start
         trained = len(rows) - self._before
         accuracies = [row.test_accuracy for row in rows if row.test_accuracy is not None]
-        diverged = sum(bool(row.fault) for row in rows)
-        best = max(rows, key=lambda row: row.rank, default=None)
-        best = None if best is None or best.fault else best  # all diverged
+        diverged, best = sum(bool(row.fault) for row in rows), rows.best
         name = f"{sweep.data.name} (NOT mnist: see the warning above)" if sweep.data.warning else sweep.data.name
         stopped = f"stopped by {signal.Signals(signum).name} after " if signum is not None else ""
         of = f" of {len(sweep.runs)}" if len(rows) < len(sweep.runs) else ""

@@ -19,11 +19,11 @@ from typing import Any
 from safetensors import SafetensorError
 
 from mnist_cuda.engine.model import PARAMETERS
-from mnist_cuda.errors import CheckpointError
+from mnist_cuda.errors import CheckpointError, UsageError
 from mnist_cuda.files import atomic_write, make_folder, writing
 from mnist_cuda.machine import versions
 from mnist_cuda.run.checkpoint import digest_of, one_line, read_safetensors, safetensors_bytes
-from mnist_cuda.run.folder import CHECKPOINTS
+from mnist_cuda.run.folder import CHECKPOINTS, ResumedFolder
 from mnist_cuda.run.options import fixed_options
 from mnist_cuda.run.training import State
 from mnist_cuda.terminal.console import plural, print_warning
@@ -99,12 +99,27 @@ def remove_later(folder: Path, than: Path | None) -> None:
                 path.unlink()
 
 
-def last_state(folder: Path, options: Mapping[str, Any], data_digest: str, ranks: int = 1) -> Saved | None:
-    """The latest sound checkpoint of a run; None, to begin anew, where there is none yet.
+def take_up(
+    folder: ResumedFolder, options: Mapping[str, Any], data_digest: str, *, more: str, ranks: int = 1
+) -> tuple[State | None, list[dict[str, Any]]]:
+    """Where a run goes on, and the records of the epochs before; later checkpoints are removed. None: at the start.
 
-    options: those of the run that goes on, by name; ranks: how many train it now. Warns on standard error of what may
-    change its last bits. Raises CheckpointError where it was made with others that change more.
+    options: those of the run that goes on, by name. more: how to ask for more epochs. ranks: how many train it now.
+    Warns on standard error of what may change the last bits. Raises CheckpointError where the checkpoint was made with
+    options that change more, UsageError where all epochs are done.
     """
+    saved = _last_checkpoint(folder.path, options, data_digest, ranks)
+    done = folder.epochs_done()
+    if done >= options["epochs"]:
+        remedy = f"; {more}" if options["schedule"] == "constant" else ""
+        raise UsageError(f"{folder.path}: all {done} epochs are done{remedy}")
+    records = folder.records_before(saved.state.epoch if saved else 1)
+    remove_later(folder.path, saved.path if saved else None)
+    return saved.state if saved else None, records
+
+
+def _last_checkpoint(folder: Path, options: Mapping[str, Any], data_digest: str, ranks: int) -> Saved | None:
+    """The latest sound checkpoint of a run; None, to begin anew, where there is none yet."""
     found = None
     for path in checkpoints(folder):
         try:

@@ -27,7 +27,7 @@ from mnist_cuda.run.names import find_folder
 from mnist_cuda.run.options import DataOptions, FolderOptions, PartOptions, RunOptions, TrainOptions, fixed_options
 from mnist_cuda.run.progress import Display, display, epoch_line, parts
 from mnist_cuda.run.results import Model, TrainingResult
-from mnist_cuda.run.resume import Saved, last_state, remove_later
+from mnist_cuda.run.resume import take_up
 from mnist_cuda.run.training import DATASET_FROM, OPTIONS_FROM, Progress, Trainer
 
 Weights = Model | TrainingResult | Mapping[str, NDArray[Any]]
@@ -96,17 +96,12 @@ def train(
             init = init.model if isinstance(init, TrainingResult) else init
             engine.set_parameters(init.parameters if isinstance(init, Model) else init)
         recorded: dict[str, Any] = {}
-        saved: Saved | None = None
-        records: list[dict[str, Any]] = []
+        state, records = None, None
         if isinstance(folder, ResumedFolder):
             recorded = _recorded(options, data, engine, save_every, folder.config["options"])
             _require_same(folder, recorded, engine)
-            saved = last_state(folder.path, recorded, data.digest)
-            if folder.epochs_done() >= options.epochs:
-                raise UsageError(f"{folder.path}: all {options.epochs} epochs are done; options with more go on")
-            records = folder.records_before(saved.state.epoch if saved else 1)
-            remove_later(folder.path, saved.path if saved else None)
-        trainer = Trainer(engine, data, options, state=saved.state if saved else None, records=records)
+            state, records = take_up(folder, recorded, data.digest, more="options with more go on")
+        trainer = Trainer(engine, data, options, state=state, records=records)
         keeper: RunKeeper | None = None
         if out is not None:
             folder = stack.enter_context(RunFolder(Path(out), engine.info.name))

@@ -115,7 +115,7 @@ def _train(
 
     from mnist_cuda.run.folder import ResumedFolder
     from mnist_cuda.run.keeping import Saving
-    from mnist_cuda.run.resume import last_state, remove_later
+    from mnist_cuda.run.resume import take_up
     from mnist_cuda.run.training import State, Trainer, require_possible
     from mnist_cuda.run.training_run import TrainingRun
 
@@ -129,16 +129,8 @@ def _train(
     saving = Saving.parse(options.output.save_every, options.output.keep, options.output.save_best)
     state, records = None, None
     if isinstance(folder, ResumedFolder):
-        saved = last_state(folder.path, options.flat(), data.digest, ranks.size if ranks else 1)
-        state = saved.state if saved else None
-        done = folder.epochs_done()
-        if done >= options.training.epochs:
-            text = f"{options.resume}: all {done} epochs are done"
-            raise UsageError(
-                f"{text}; --epochs N with more goes on" if options.training.schedule == "constant" else text
-            )
-        records = folder.records_before(state.epoch if state else 1)
-        remove_later(folder.path, saved.path if saved else None)
+        more, size = "--epochs N with more goes on", ranks.size if ranks else 1
+        state, records = take_up(folder, options.flat(), data.digest, more=more, ranks=size)
     if ranks:
         from mnist_cuda.ranks.session import share_state
 

@@ -130,14 +130,14 @@ def load_data_of(
 
 
 def score_model(
-    engine: Engine, path: Path, *, data_dir: Path | None = None, offline: bool = False, mirror: str | None = None
+    engine: Engine, path: Path, *, data_dir: Path | None = None, offline: bool = False
 ) -> tuple[Answers, Model, Dataset]:
     """Score the test images of the data set that the model at `path` was trained on: see `load_data_of`.
 
     The engine keeps the model. Raises CheckpointError, DataError and UsageError as those who read do.
     """
     model = load_model(path)
-    data = load_data_of(path, model, data_dir=data_dir, offline=offline, mirror=mirror)
+    data = load_data_of(path, model, data_dir=data_dir, offline=offline)
     set_model(engine, model)
     if model.statistics is None:
         engine.set_dataset(data.train_images, data.train_labels)

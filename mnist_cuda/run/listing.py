@@ -63,7 +63,7 @@ class Run:
 
     @property
     def state(self) -> str:
-        """One of STATES."""
+        """`running`, `done`, `stopped`, `diverged` or `killed`."""
         if "ended" in self.config:
             return str(self.config["ended"])
         with contextlib.suppress(OSError):
@@ -115,7 +115,6 @@ def list_runs(folder: Path) -> tuple[list[Run], list[str]]:
 
 COLUMNS = ("run", "state", "accuracy", "epochs", "engine", "time", "batch", "lr", "data", "note")
 RIGHT, OPTIONAL = ("accuracy", "time", "batch", "lr"), ("batch", "lr", "note", "data")  # for print_table
-STATES = ("running", "done", "stopped", "diverged", "killed")
 
 
 def row(run: Run) -> tuple[str, ...]:

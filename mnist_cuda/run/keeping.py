@@ -26,12 +26,15 @@ BEST_FILE = "best.safetensors"
 
 @dataclass(frozen=True)
 class Saving:
-    """When a run saves a checkpoint and how many it keeps; best: whether the best model has a file of its own."""
+    """After how many steps or epochs a run saves a checkpoint, 0 for never, and how many it keeps.
 
-    every: int = 1
-    unit: str = "epochs"
-    keep: int = 1
-    best: bool = False
+    best: whether the best model has a file of its own.
+    """
+
+    steps: int
+    epochs: int
+    keep: int
+    best: bool
 
     @staticmethod
     def parse(every: str, keep: int, best: bool) -> Saving:
@@ -39,7 +42,8 @@ class Saving:
         match = re.fullmatch(r"([1-9]\d{0,8})\s*(steps?|epochs?|)", every)
         if not match:
             raise UsageError(f"--save-every is '{every}', expected such as 500steps or 2epochs")
-        return Saving(int(match[1]), "steps" if match[2].startswith("step") else "epochs", keep, best)
+        count = int(match[1])
+        return Saving(count, 0, keep, best) if match[2].startswith("step") else Saving(0, count, keep, best)
 
 
 class RunKeeper:
@@ -62,16 +66,20 @@ class RunKeeper:
         self.trainer, self.folder, self.saving, self.options, self.by_auto = trainer, folder, saving, options, by_auto
         self.command = command
         self.weights = ""  # sha256 of what was saved last
+        self.ranks = trainer.ranks.size if trainer.ranks else 1  # that train together
         self._saved = trainer.steps  # when the last checkpoint was
-        self._facts = self._facts_of_checkpoints()
+        self._facts = {  # of a checkpoint
+            "options": fixed_options(options),
+            "data_digest": trainer.data.digest,
+            "engine": trainer.engine.info.name,
+            "precision": trainer.engine.precision,
+            "versions": machine.versions(),
+            "ranks": self.ranks,
+        }
 
     def start(self, before: dict[str, Any] | None = None) -> None:
         """Write config.json; before: of the run that goes on."""
         self.folder.start(self._config(before))
-
-    def end(self, how: str) -> None:
-        """Note how the run ended: `done`, `stopped` or `diverged`."""
-        self.folder.end(how)
 
     @contextlib.contextmanager
     def noting_divergence(self) -> Iterator[None]:
@@ -79,25 +87,21 @@ class RunKeeper:
         try:
             yield
         except DivergedError:
-            self.end("diverged")
+            self.folder.end("diverged")
             raise
-
-    @property
-    def stride(self) -> int:
-        """After how many steps a checkpoint is due; 0 where epochs decide."""
-        return self.saving.every if self.saving.unit == "steps" else 0
 
     @property
     def due(self) -> bool:
         """Whether a checkpoint is due within the epoch."""
-        return bool(self.stride) and self.trainer.steps // self.stride > self._saved // self.stride
+        every = self.saving.steps
+        return bool(every) and self.trainer.steps // every > self._saved // every
 
     def end_epoch(self, record: dict[str, Any], model: Model) -> None:
         """Save the model, the metrics and, where it is due, the state."""
         self.save_model(model)
         self.folder.add_metrics(record)
-        by_epochs = self.saving.unit == "epochs" and record["epoch"] % self.saving.every == 0
-        if self.trainer.finished or by_epochs:
+        due = self.saving.epochs and record["epoch"] % self.saving.epochs == 0
+        if due or self.trainer.finished:
             self.save_state(self.trainer.state)
 
     def save_model(self, model: Model) -> None:
@@ -135,57 +139,31 @@ class RunKeeper:
             self.folder.add_metrics(stopped)
         return stopped
 
-    def _facts_of_checkpoints(self) -> dict[str, Any]:
-        return {
-            "options": fixed_options(self.options),
-            "data_digest": self.trainer.data.digest,
-            "engine": self.trainer.engine.info.name,
-            "precision": self.trainer.engine.precision,
-            "versions": machine.versions(),
+    def _config(self, before: dict[str, Any] | None) -> dict[str, Any]:
+        trainer, engine = self.trainer, self.trainer.engine
+        begun = {
+            **machine.circumstances(
+                device=self.options["device"] if engine.info.device == "cuda" else None,
+                threads=engine.threads or machine.cores() if engine.info.device == "cpu" else None,
+                libraries=machine.engine_libraries(engine.info.name),
+            ),
+            **({"command": self.command} if self.command else {}),
+            "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
             "ranks": self.ranks,
         }
-
-    @property
-    def ranks(self) -> int:
-        """How many ranks train together."""
-        return self.trainer.ranks.size if self.trainer.ranks else 1
-
-    def _config(self, before: dict[str, Any] | None) -> dict[str, Any]:
-        trainer, data, engine = self.trainer, self.trainer.data, self.trainer.engine
-        now = datetime.now(timezone.utc).isoformat(timespec="seconds")
         if before is not None:
-            resumed = {
-                **self._circumstances(),
-                "ranks": self.ranks,
-                "started": now,
-                "step": trainer.steps,
-            }
             options = before["options"] | {"epochs": trainer.options.epochs}
             before = {name: value for name, value in before.items() if name != "ended"}
-            return before | {"options": options, "resumed": [*before.get("resumed", []), resumed]}
-        return {
-            **self._circumstances(),
-            "started": now,
+            resumed = [*before.get("resumed", []), begun | {"step": trainer.steps}]
+            return before | {"options": options, "resumed": resumed}
+        facts = engine_facts(engine.info, engine.precision, by_auto=self.by_auto)
+        facts |= {"own": engine.own.facts()} if engine.own else {}
+        facts |= {"emulated": True} if engine.emulated else {}
+        return begun | {
             "options": self.options | {"out": str(self.folder.path)},
-            "engine": engine_facts(engine.info, engine.precision, by_auto=self.by_auto) | self._own_facts(),
-            "ranks": self.ranks,
-            "data": data_facts(data) | {"steps_per_epoch": trainer.steps_per_epoch},
+            "engine": facts,
+            "data": data_facts(trainer.data) | {"steps_per_epoch": trainer.steps_per_epoch},
         }
-
-    def _own_facts(self) -> dict[str, Any]:
-        engine = self.trainer.engine
-        own: dict[str, Any] = {"own": engine.own.facts()} if engine.own else {}
-        return own | {"emulated": True} if engine.emulated else own
-
-    def _circumstances(self) -> dict[str, Any]:
-        engine = self.trainer.engine
-        threads = engine.threads or machine.cores()
-        found = machine.circumstances(
-            device=self.options["device"] if engine.info.device == "cuda" else None,
-            threads=threads if engine.info.device == "cpu" else None,
-            libraries=machine.engine_libraries(engine.info.name),
-        )
-        return found | ({"command": self.command} if self.command else {})
 
 
 def engine_facts(info: EngineInfo, precision: str, *, by_auto: bool) -> dict[str, Any]:

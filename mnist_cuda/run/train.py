@@ -161,7 +161,7 @@ class _Training:
                     self._epoch(pressed)
                 result = self._result(start)
             if keeper:
-                keeper.end("stopped" if self.stopped else "done")
+                keeper.folder.end("stopped" if self.stopped else "done")
         if self.stopped:
             self.shown.say(f"stopped: {self.stopped}")
         for callback in self.callbacks:
@@ -171,7 +171,7 @@ class _Training:
     def _epoch(self, pressed: threading.Event) -> None:
         trainer, keeper = self.trainer, self.keeper
         try:
-            trainer.train_epoch(self._show, stop=pressed.is_set, stride=keeper.stride if keeper else 0)
+            trainer.train_epoch(self._show, stop=pressed.is_set, stride=keeper.saving.steps if keeper else 0)
         except StopTraining as reason:
             self.stopped = str(reason) or "by a callback"
         if pressed.is_set() or self.stopped:

@@ -114,7 +114,7 @@ def _train(
     import numpy as np
 
     from mnist_cuda.run.folder import ResumedFolder
-    from mnist_cuda.run.keeping import Saving
+    from mnist_cuda.run.keeping import RunKeeper, Saving
     from mnist_cuda.run.resume import take_up
     from mnist_cuda.run.training import State, Trainer, require_possible
     from mnist_cuda.run.training_run import TrainingRun
@@ -145,9 +145,9 @@ def _train(
         raise UsageError(
             f"--emulate tests no images, which would take hours: end before the epoch does by --steps N, at most {left}"
         )
+    keeper = RunKeeper(trainer, folder, saving, options.recorded(), by_auto=options.engine.engine == "auto")
     task = TrainingRun(
-        trainer, folder, output, startup, saving, options.recorded(), by_auto=options.engine.engine == "auto",
-        quiet=options.output.quiet, patience=options.patience, steps=options.steps,
+        keeper, output, startup, quiet=options.output.quiet, patience=options.patience, steps=options.steps,
         launcher=world.launcher if world else "",
     )  # fmt: skip
     code = task.run(folder.config if isinstance(folder, ResumedFolder) else None)

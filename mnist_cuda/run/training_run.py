@@ -16,11 +16,10 @@ from mnist_cuda.engine.timing import ITERATION
 from mnist_cuda.errors import CheckpointError, DivergedError
 from mnist_cuda.run import progress
 from mnist_cuda.run.callbacks import impatience
-from mnist_cuda.run.folder import RunFolder
-from mnist_cuda.run.keeping import BEST_FILE, RunKeeper, Saving
+from mnist_cuda.run.keeping import BEST_FILE, RunKeeper
 from mnist_cuda.run.results import Model
 from mnist_cuda.run.startup import Startup
-from mnist_cuda.run.training import Progress, State, Trainer
+from mnist_cuda.run.training import Progress, State
 from mnist_cuda.terminal import console, streams
 from mnist_cuda.terminal.json_output import JsonOutput
 from mnist_cuda.terminal.signals import StopRequest, exit_code
@@ -31,32 +30,26 @@ MOST_FAULTS = 3  # that people are shown
 class TrainingRun:
     """One run: a trainer, the folder that it fills, and what people and programs are told.
 
-    options: for config.json. by_auto: the engine was left to `auto`. patience: epochs without a
-    better accuracy on held-out images after which it ends, steps: the same in steps of this process; 0 for no end.
-    launcher: what started its other ranks.
+    patience: epochs without a better accuracy on held-out images after which it ends, steps: the same in steps of this
+    process; 0 for no end. launcher: what started its other ranks.
     """
 
     def __init__(
         self,
-        trainer: Trainer,
-        folder: RunFolder,
+        keeper: RunKeeper,
         output: JsonOutput,
         startup: Startup,
-        saving: Saving,
-        options: dict[str, Any],
         *,
-        by_auto: bool,
         quiet: bool,
         patience: int = 0,
         steps: int = 0,
         launcher: str = "",
     ) -> None:
-        self.trainer, self.folder, self.output, self.startup = trainer, folder, output, startup
-        self.saving, self.by_auto, self.quiet, self.launcher = saving, by_auto, quiet, launcher
+        self.keeper, self.trainer, self.folder = keeper, keeper.trainer, keeper.folder
+        self.output, self.startup, self.quiet, self.launcher = output, startup, quiet, launcher
         self.patience, self.stopped = patience, ""  # and why it ended before the last epoch
-        self.keeper = RunKeeper(trainer, folder, saving, options, by_auto=by_auto)
-        self.first_step = trainer.steps  # where this process began
-        self.last_step = trainer.steps + steps if steps else 0
+        self.first_step = self.trainer.steps  # where this process began
+        self.last_step = self.first_step + steps if steps else 0
         if not output.on_stdout:  # otherwise nothing but the object is printed there, when all is done
             streams.outlive_stdout()
         self.out = console.make_console(stderr=output.on_stdout)
@@ -77,9 +70,8 @@ class TrainingRun:
         with StopRequest(self._heard) as stop, self.live, self.keeper.noting_divergence():
             while not (trainer.finished or self._impatient()):
                 try:
-                    trainer.train_epoch(
-                        self._show, stop=lambda: stop.signal or 0, stride=self.keeper.stride, until=self.last_step
-                    )
+                    stride = self.keeper.saving.steps
+                    trainer.train_epoch(self._show, stop=lambda: stop.signal or 0, stride=stride, until=self.last_step)
                 except DivergedError:
                     self._say_faults()  # which may be why
                     raise
@@ -97,7 +89,7 @@ class TrainingRun:
             with self._saves():
                 if self.stopped:
                     self.keeper.save_state(trainer.state)
-                self.keeper.end("stopped" if self.stopped else "done")
+                self.folder.end("stopped" if self.stopped else "done")
             self.live.stop()
             self._report(None)
             return 0 if stop.signal is None else exit_code(stop.signal)
@@ -151,7 +143,7 @@ class TrainingRun:
         trainer, stopped = self.trainer, None
         with self._saves(signum):
             stopped = self.keeper.stop_early(record, state, model)
-            self.keeper.end("stopped")
+            self.folder.end("stopped")
         self.live.stop()
         if trainer.ranks:
             trainer.ranks.leave(exit_code(signum), "stopped")  # here, as the process may end right after this
@@ -188,7 +180,7 @@ class TrainingRun:
             result += f"; {self.stopped}" if self.stopped else ""
             pace = f"{console.format_count(us)} us/iteration (mean of the last {iterations})"
             time_line = f"{console.format_duration(total)}{since}; {pace}"
-            if saved and self.saving.best:
+            if saved and self.keeper.saving.best:
                 place += f", and {BEST_FILE} of epoch {self.keeper.best}"
         if signum is not None and saved:
             words = ["mnist-cuda", "train", "--resume", str(self.folder.path)]
@@ -261,7 +253,7 @@ class TrainingRun:
         trainer, options, data = self.trainer, self.trainer.options, self.trainer.data
         engine, say = trainer.engine, partial(console.print_fact, self.out)
         shape = "" if trainer.schedule.rise is None else f" {trainer.schedule}"
-        chosen = ", chosen by auto" if self.by_auto else ""
+        chosen = ", chosen by auto" if self.keeper.by_auto else ""
         say("engine", f"{engine.info.name} {engine.arithmetic}{chosen}: {engine.info.summary}")
         held = f", {options.validation} more held out" if options.validation else ""
         if engine.emulated:

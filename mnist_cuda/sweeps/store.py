@@ -115,6 +115,7 @@ class Stacked:
         os.fdatasync(self._file)
 
     def close(self) -> None:
+        """Close the file."""
         os.close(self._file)
 
 

@@ -41,6 +41,7 @@ class Stream(io.TextIOWrapper):
         return len(text)
 
     def flush(self) -> None:
+        """Write what is buffered."""
         with self._failing():
             super().flush()
 

@@ -159,34 +159,26 @@ def chosen(names: Iterable[str]) -> list[str]:
 # ---- the ops in float64 ----------------------------------------------------------------------------------------------
 
 
-def _linear(inputs: Arrays) -> Arrays:
-    x, w, bias = (inputs[name].astype(np.float64) for name in ("x", "w", "bias"))
-    return {"y": x @ w.T + bias}
-
-
-def _linear_relu(inputs: Arrays) -> Arrays:
-    return {"y": np.maximum(_linear(inputs)["y"], 0)}
-
-
-def _relu(inputs: Arrays) -> Arrays:
-    return {"y": np.maximum(inputs["x"], 0), "passed": ~(inputs["x"] <= 0)}
-
-
-def _log_softmax(inputs: Arrays) -> Arrays:
-    x = inputs["x"].astype(np.float64)
-    shifted = x - x.max(1, keepdims=True)
-    return {"y": shifted - np.log(np.exp(shifted).sum(1, keepdims=True))}
-
-
-def _judged(launcher: str, sizes: Callable[[NDArray[Any]], tuple[int, ...]], name: str = "y") -> Reference:
-    """The judge's answer of an op, whose sizes x shows; of its outputs the first one, by `name`."""
+def _judged(launcher: str, sizes: Callable[[Arrays], tuple[int, ...]], names: Sequence[str] = ("y",)) -> Reference:
+    """The judge's answer of an op, whose sizes the inputs show; of its outputs the first ones, by these names."""
 
     def reference(inputs: Arrays) -> Arrays:
-        op = judged_ops.OPS[launcher]
-        case = judged_ops.Case(sizes(inputs["x"]))
-        return {name: next(iter(judged_ops.answer(op, case, inputs).values())).value}
+        answers = judged_ops.answer(judged_ops.OPS[launcher], judged_ops.Case(sizes(inputs)), inputs)
+        return {name: answer.value for name, answer in zip(names, answers.values(), strict=False)}
 
     return reference
+
+
+def _linear_sizes(inputs: Arrays) -> tuple[int, ...]:
+    return *inputs["x"].shape, len(inputs["w"])
+
+
+def _conv2d_sizes(inputs: Arrays) -> tuple[int, ...]:
+    batch, channels, side, _ = inputs["x"].shape
+    return batch, channels, len(inputs["w"]), side
+
+
+_conv2d = _judged("conv2d_forward", _conv2d_sizes)
 
 
 def _conv2_inputs(batch: int) -> Arrays:
@@ -196,8 +188,7 @@ def _conv2_inputs(batch: int) -> Arrays:
 
 def layer_before_pooling(inputs: Arrays) -> NDArray[np.float64]:
     """Convolution, batch norm by the batch's statistics, and relu."""
-    (batch, channels, side, _), outputs = inputs["x"].shape, len(inputs["w"])
-    z = _judged("conv2d_forward", lambda x: (batch, channels, outputs, side))(inputs)["y"]
+    z = _conv2d(inputs)["y"]
     normal = (z - z.mean((0, 2, 3), keepdims=True)) / np.sqrt(z.var((0, 2, 3), keepdims=True) + 1e-5)
     return np.asarray(np.maximum(inputs["gamma"][:, None, None] * normal + inputs["beta"][:, None, None], 0))
 
@@ -214,19 +205,22 @@ def _norm_inputs(batch: int) -> Arrays:
 
 # By op: its inputs for so many images, and the reference.
 OPS: dict[str, tuple[Callable[[int], Arrays], Reference]] = {
-    "conv2d": (_conv2_inputs, _judged("conv2d_forward", lambda x: (len(x), 32, 64, 14))),
+    "conv2d": (_conv2_inputs, _conv2d),
     "conv_bn_relu_pool": (lambda batch: layer_inputs(batch, 32, 64, 14), _layer),
     "conv_bn_relu_pool_layer1": (lambda batch: layer_inputs(batch, 1, 32, 28), _layer),
     "relu_max_pool2d": (
         lambda batch: {"x": _normal(batch * 32, 28, 28)},
-        _judged("relu_max_pool2d_forward", lambda x: (len(x), 14)),
+        _judged("relu_max_pool2d_forward", lambda a: (len(a["x"]), 14)),
     ),
-    "batch_norm_forward": (_norm_inputs, _judged("batch_norm_forward", lambda x: (len(x), 32, 784))),
-    "transpose": (lambda batch: {"x": _normal(batch, 3136)}, _judged("transpose", lambda x: x.shape)),
-    "linear": (linear_inputs, _linear),
-    "linear_relu": (linear_inputs, _linear_relu),
-    "relu": (lambda batch: {"x": _normal(batch, 64, 14, 14)}, _relu),
-    "log_softmax": (lambda batch: {"x": _normal(batch, 10)}, _log_softmax),
+    "batch_norm_forward": (_norm_inputs, _judged("batch_norm_forward", lambda a: a["x"].shape)),
+    "transpose": (lambda batch: {"x": _normal(batch, 3136)}, _judged("transpose", lambda a: a["x"].shape)),
+    "linear": (linear_inputs, _judged("linear_forward", _linear_sizes)),
+    "linear_relu": (linear_inputs, _judged("linear_relu_forward", _linear_sizes)),
+    "relu": (
+        lambda batch: {"x": _normal(batch, 64, 14, 14)},
+        _judged("relu_forward", lambda a: (a["x"].size,), ("y", "passed")),
+    ),
+    "log_softmax": (lambda batch: {"x": _normal(batch, 10)}, _judged("log_softmax_forward", lambda a: a["x"].shape)),
 }
 
 

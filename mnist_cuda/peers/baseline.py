@@ -35,7 +35,7 @@ import os
 import struct
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -164,7 +164,7 @@ def alone(setup: Setup) -> Iterator[None]:
 
 
 class Trainer(Protocol):
-    """What a baseline's script implements; `serve`, `bench` and `train` below drive it."""
+    """What a baseline's script implements; `Served`, `bench` and `train` below drive it."""
 
     OPTIONS: tuple[str, ...]
     versions: dict[str, str]
@@ -429,86 +429,87 @@ def train(
     return rows
 
 
-def evaluate(trainer: Trainer, data: Data) -> dict[str, Any]:
-    """Accuracy on the test images, and sha256 of the parameters' bytes, one after the other in the order of SHAPES."""
-    if not len(data.test_labels):
-        raise BaselineError("the data has no test images", 3)
-    weights = trainer.parameters()
-    values = b"".join(np.ascontiguousarray(weights[name]).tobytes() for name in SHAPES)
-    return {
-        "test_accuracy": accuracy(trainer, data),
-        "parameters_sha256": hashlib.sha256(values).hexdigest(),
-    }
+class Served:
+    """A baseline that a program drives: each method answers the command of its name."""
+
+    def __init__(self, trainer_class: Any, modes: tuple[str, ...]) -> None:
+        self._class, self._modes = trainer_class, modes
+        self._made: Trainer | None = None
+
+    @property
+    def _trainer(self) -> Trainer:
+        if self._made is None:
+            raise BaselineError("a setup has to come first, and to succeed")
+        return self._made
+
+    def setup(self, **fields: Any) -> dict[str, Any]:
+        self._made = None
+        known = {f.name for f in dataclasses.fields(Setup)}
+        if unknown := sorted(set(fields) - known):
+            raise BaselineError(f"setup knows no {', '.join(unknown)}")
+        self._setup = Setup(**{key: value for key, value in fields.items() if value is not None})
+        self._setup.check(self._modes, self._class.OPTIONS)
+        self._data = load_data(self._setup)
+        self._made, seconds = build(self._class, self._setup, self._data)
+        return {
+            "ok": True,
+            "setup_seconds": seconds,
+            "versions": self._made.versions,
+            "precision_pinned": self._made.precision_pinned,
+        }
+
+    def run(self, steps: int) -> dict[str, Any]:
+        if steps < 1:
+            raise BaselineError(f"steps is {steps}, expected at least 1")
+        seconds, losses = self._trainer.run(steps)
+        return {"seconds": seconds, "losses": losses}
+
+    def restart(self) -> None:
+        self._trainer.restart()
+
+    def begin(self, weights: str, order: str, rates: str) -> None:
+        """Without compiling or capturing anything again."""
+        rows = order_of(dataclasses.replace(self._setup, order=order), len(self._data.labels), 0)
+        self._trainer.set_order(rows)
+        self._trainer.set_rates(read_rates(rates, len(rows)))
+        self._trainer.set_weights(read_weights(weights))
+        self._trainer.restart()
+
+    def evaluate(self) -> dict[str, Any]:
+        """The hash is of the parameters' bytes, one after the other in the order of SHAPES."""
+        if not len(self._data.test_labels):
+            raise BaselineError("the data has no test images", 3)
+        weights = self._trainer.parameters()
+        values = b"".join(np.ascontiguousarray(weights[name]).tobytes() for name in SHAPES)
+        digest = hashlib.sha256(values).hexdigest()
+        return {"test_accuracy": accuracy(self._trainer, self._data), "parameters_sha256": digest}
+
+    def dump(self, file: str) -> None:
+        np.savez(file, **self._trainer.probe())
 
 
-def begin(trainer: Trainer, setup: Setup, data: Data, files: dict[str, str]) -> None:
-    """Start another training of the same length, without compiling or capturing anything again."""
-    order = order_of(dataclasses.replace(setup, order=files["order"]), len(data.labels), 0)
-    trainer.set_order(order)
-    trainer.set_rates(read_rates(files["rates"], len(order)))
-    trainer.set_weights(read_weights(files["weights"]))
-    trainer.restart()
-
-
-def serve(trainer_class: Any, modes: tuple[str, ...]) -> int:
-    """Answer the protocol's commands until `quit` or the end of stdin."""
+def answer(functions: Mapping[str, Callable[..., dict[str, Any] | None]]) -> None:
+    """Answer commands, a JSON line each, by the function of their name until `quit` or the end of stdin."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever a framework prints must not end up between the answers
-    trainer: Trainer | None = None
     for line in sys.stdin:
         try:
             command = json.loads(line)
             name = command.pop("cmd")
             if name == "quit":
-                break
-            if name == "setup":
-                trainer = None
-                known = {f.name for f in dataclasses.fields(Setup)}
-                if unknown := sorted(set(command) - known):
-                    raise BaselineError(f"setup knows no {', '.join(unknown)}")
-                setup = Setup(**{key: value for key, value in command.items() if value is not None})
-                setup.check(modes, trainer_class.OPTIONS)
-                data = load_data(setup)
-                trainer, seconds = build(trainer_class, setup, data)
-                answer = {
-                    "ok": True,
-                    "setup_seconds": seconds,
-                    "versions": trainer.versions,
-                    "precision_pinned": trainer.precision_pinned,
-                }
-            elif name not in ("run", "restart", "begin", "evaluate", "dump"):
-                known = "setup, run, restart, begin, evaluate, dump or quit"
-                raise BaselineError(f"command '{name}' is unknown, expected {known}")
-            elif trainer is None:
-                raise BaselineError(f"{name} before a successful setup")
-            elif name == "restart":
-                trainer.restart()
-                answer = {"ok": True}
-            elif name == "begin":
-                begin(trainer, setup, data, command)
-                answer = {"ok": True}
-            elif name == "evaluate":
-                answer = evaluate(trainer, data)
-            elif name == "dump":
-                np.savez(command["file"], **trainer.probe())
-                answer = {"ok": True}
-            else:
-                if command["steps"] < 1:
-                    raise BaselineError(f"steps is {command['steps']}, expected at least 1")
-                seconds, losses = trainer.run(command["steps"])
-                answer = {"seconds": seconds, "losses": losses}
+                return
+            if name not in functions:
+                raise BaselineError(f"command '{name}' is unknown, expected {', '.join(functions)} or quit")
+            found = functions[name](**command) or {"ok": True}
         except Exception as error:
-            answer = {"error": one_line(error)}
-        print(json.dumps(answer), file=answers, flush=True)
-    return 0
+            found = {"error": one_line(error)}
+        print(json.dumps(found), file=answers, flush=True)
 
 
 def one_line(error: Exception) -> str:
-    """The first line of an error's text, with its type where the text alone says little."""
-    lines = str(error).strip().splitlines()
-    if isinstance(error, BaselineError):
-        return lines[0]
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    """An error's text, with its type where the text alone says little."""
+    text = " ".join(str(error).split())[:500]
+    return text if isinstance(error, BaselineError) else f"{type(error).__name__}: {text}".removesuffix(": ")
 
 
 def parser_for(description: str, modes: tuple[str, ...], words: tuple[str, ...]) -> argparse.ArgumentParser:
@@ -545,7 +546,9 @@ def main(trainer_class: Any, modes: tuple[str, ...], description: str) -> int:
     """The command line of a baseline; returns its exit code."""
     options = parser_for(description, modes, trainer_class.OPTIONS).parse_args()
     if options.serve:
-        return serve(trainer_class, modes)
+        served = Served(trainer_class, modes)
+        answer({name: getattr(served, name) for name in ("setup", "run", "restart", "begin", "evaluate", "dump")})
+        return 0
     setup = Setup(**{f.name: getattr(options, f.name) for f in dataclasses.fields(Setup) if hasattr(options, f.name)})
 
     def say(text: str) -> None:

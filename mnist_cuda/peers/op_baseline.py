@@ -15,14 +15,12 @@ A program drives a script by JSON lines on stdin and reads one JSON line for eac
 
 from __future__ import annotations
 
-import json
-import os
-import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import baseline
 import numpy as np
 
 COLD_RUNS, WARM_BLOCKS, BLOCK_SECONDS = 15, 9, 2e-3  # as `mnist-cuda bench ops` times the rest
@@ -149,31 +147,18 @@ Make = Callable[[Any, "dict[str, Any]"], "tuple[dict[str, Any], Run]"]
 
 def serve(variants: Mapping[tuple[str, str], Make], arrays: Callable[[int], Any], versions: dict[str, str]) -> None:
     """Answer the protocol's commands until `quit` or the end of stdin. variants: by op and name."""
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # whatever a framework prints must not end up between the answers
-    for line in sys.stdin:
-        try:
-            command = json.loads(line)
-            if command["cmd"] == "quit":
-                return
-            if command["cmd"] != "run":
-                raise ValueError(f"command '{command['cmd']}' is unknown, expected run or quit")
-            place = arrays(command.get("device", 0))
-            with np.load(command["inputs"]) as inputs:
-                on_place = {name: place.put(array) for name, array in inputs.items()}
-            outputs, run = variants[command["op"], command["variant"]](place, on_place)
-            kernels = run()
-            np.savez(command["outputs"], **{name: place.get(array) for name, array in outputs.items()})
-            cold, warm = place.times(run)
-            answer = {
-                "versions": versions,
-                "kernels": list(map(asdict, kernels)),
-                "cold_us": cold,
-                "warm_us": warm,
-            }
-        except Exception as error:  # the other side decides what becomes of it
-            answer = {"error": " ".join(f"{type(error).__name__}: {error}".split())[:500]}
-        print(json.dumps(answer), file=answers, flush=True)
+
+    def run(op: str, variant: str, inputs: str, outputs: str, device: int = 0) -> dict[str, Any]:
+        place = arrays(device)
+        with np.load(inputs) as given:
+            on_place = {name: place.put(array) for name, array in given.items()}
+        made, launch = variants[op, variant](place, on_place)
+        kernels = launch()
+        np.savez(outputs, **{name: place.get(array) for name, array in made.items()})
+        cold, warm = place.times(launch)
+        return {"versions": versions, "kernels": list(map(asdict, kernels)), "cold_us": cold, "warm_us": warm}
+
+    baseline.answer({"run": run})
 
 
 def slices_of(batch: int, inner: int, outer: int, tile: int, unit: int) -> tuple[int, int]:

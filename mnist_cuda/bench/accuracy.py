@@ -18,18 +18,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mnist_cuda import memory
 from mnist_cuda.bench import tables
 from mnist_cuda.bench.competitors import PEER_PYTHON, Competitor, engine_competitors, first_variants, some_words
-from mnist_cuda.bench.process import CompetitorError, CompetitorGroup, write_array, write_arrays
+from mnist_cuda.bench.process import CompetitorError, CompetitorGroup, write_array, write_data, write_weights
 from mnist_cuda.bench.record import Record
+from mnist_cuda.bench.time_to_accuracy import Budget, order_of
 from mnist_cuda.engine import engines
-from mnist_cuda.engine.model import init_parameters
 from mnist_cuda.errors import UnavailableError, UsageError
-from mnist_cuda.run.checkpoint import save_model
 from mnist_cuda.run.options import DataOptions, RecordOptions
-from mnist_cuda.run.results import Model
-from mnist_cuda.run.training import epoch_order
 from mnist_cuda.terminal import console
 
 if TYPE_CHECKING:
@@ -201,29 +197,15 @@ def plan(options: AccuracyOptions) -> list[Row]:
     return [*of_peer.values(), *rows]
 
 
-def write_files(folder: Path, data: Dataset, options: AccuracyOptions, steps: int) -> list[dict[str, Any]]:
+def write_files(folder: Path, data: Dataset, options: AccuracyOptions) -> list[dict[str, Any]]:
     """Write the data and each seed's initial weights and order of all epochs; returns the set-ups' fields, by seed."""
     npz = folder / "data.npz"
-    write_arrays(
-        npz,
-        images=data.train_images,
-        labels=data.train_labels,
-        test_images=data.test_images,
-        test_labels=data.test_labels,
-    )
-    memory.require(
-        2 * 4 * options.epochs * steps * options.batch_size, f"the order of the images in {options.epochs} epochs"
-    )
+    write_data(npz, data)
     setups = []
     for seed in range(options.seeds):
         weights, order = folder / f"weights{seed}.safetensors", folder / f"order{seed}.npy"
-        values = {name: value.astype(np.float32) for name, value in init_parameters(seed).items()}
-        save_model(weights, Model(values), steps=0)
-        count = len(data.train_labels)
-        epochs = [
-            epoch_order(seed, epoch, count)[: steps * options.batch_size] for epoch in range(1, options.epochs + 1)
-        ]
-        write_array(order, np.concatenate(epochs))
+        write_weights(weights, seed)
+        write_array(order, order_of(Budget(options.batch_size, options.epochs), seed, len(data.train_labels)))
         setups.append({"seed": seed, "npz": str(npz), "weights": str(weights), "order": str(order)})
     return setups
 
@@ -307,7 +289,7 @@ def command(options: AccuracyOptions) -> int:
     )
     with tempfile.TemporaryDirectory(prefix="mnist-cuda-") as folder, console.LiveLine(out) as live:
         common = {"batch_size": options.batch_size, "lr": options.lr, "threads": threads, "data": "device"}
-        setups = [common | files for files in write_files(Path(folder), data, options, steps)]
+        setups = [common | files for files in write_files(Path(folder), data, options)]
         run_all(rows, setups, options.epochs, steps, options.jobs, live, console.Estimate(out))
     print_rows(out, rows, options.epochs)
     if output:

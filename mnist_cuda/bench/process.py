@@ -16,13 +16,28 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mnist_cuda.data.dataset import Dataset
+from mnist_cuda.engine.model import init_parameters
 from mnist_cuda.errors import OutputError
+from mnist_cuda.run.checkpoint import save_model
+from mnist_cuda.run.results import Model
 
 
 def write_arrays(path: Path, **arrays: NDArray[Any]) -> None:
     """Write a .npz that competitors read. Raises OutputError."""
     with _writing(path):
         np.savez(path, **arrays)  # type: ignore[arg-type]
+
+
+def write_data(path: Path, data: Dataset) -> None:
+    """Write a data set as a .npz. Raises OutputError."""
+    of_test = {"test_images": data.test_images, "test_labels": data.test_labels}
+    write_arrays(path, images=data.train_images, labels=data.train_labels, **of_test)
+
+
+def write_weights(path: Path, seed: int) -> None:
+    """Write a seed's initial weights. Raises CheckpointError."""
+    save_model(path, Model(init_parameters(seed)), steps=0)
 
 
 def write_array(path: Path, array: NDArray[Any]) -> None:

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from mnist_cuda.bench import tables
 from mnist_cuda.bench.competitors import (
     PEER_PYTHON,
@@ -25,16 +23,13 @@ from mnist_cuda.bench.competitors import (
     whole_numbers,
     words,
 )
-from mnist_cuda.bench.process import CompetitorError, CompetitorProcess, write_array, write_arrays
+from mnist_cuda.bench.process import CompetitorError, CompetitorProcess, write_array, write_data, write_weights
 from mnist_cuda.bench.record import Record
 from mnist_cuda.bench.rows import Cell, Row
 from mnist_cuda.data.dataset import Dataset
-from mnist_cuda.engine.model import init_parameters
 from mnist_cuda.engine.timing import BLOCK_SECONDS, ITERATION, WARM_UP_SECONDS, Measurement, summarise
 from mnist_cuda.errors import UnavailableError, UsageError
-from mnist_cuda.run.checkpoint import save_model
 from mnist_cuda.run.options import DataOptions, RecordOptions
-from mnist_cuda.run.results import Model
 from mnist_cuda.run.training import epoch_order
 from mnist_cuda.terminal import console
 
@@ -280,9 +275,8 @@ def measure(rows: list[Row], data: Dataset, options: BenchOptions, output: Recor
     console.Estimate(out, "it takes at most").say(len(timed) * (WARM_UP_SECONDS + options.seconds), more)
     with tempfile.TemporaryDirectory(prefix="mnist-cuda-") as folder:
         files = {name: str(Path(folder) / name) for name in ("data.npz", "weights.safetensors", "order.npy")}
-        write_arrays(Path(files["data.npz"]), images=data.train_images, labels=data.train_labels)
-        weights = {name: value.astype(np.float32) for name, value in init_parameters(0).items()}
-        save_model(Path(files["weights.safetensors"]), Model(weights), steps=0)
+        write_data(Path(files["data.npz"]), data)
+        write_weights(Path(files["weights.safetensors"]), 0)
         write_array(Path(files["order.npy"]), epoch_order(0, 1, len(data.train_labels)))
         finished: list[Row] = []
         for batch_size, placement in dict.fromkeys((c.batch_size, c.data) for c in cells):

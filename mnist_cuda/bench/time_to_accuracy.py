@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,17 +28,14 @@ from numpy.typing import NDArray
 from mnist_cuda import memory
 from mnist_cuda.bench import tables
 from mnist_cuda.bench.competitors import PEER_PYTHON, Competitor, peer_competitors, some_words, words
-from mnist_cuda.bench.process import CompetitorError, CompetitorProcess, write_array, write_arrays
+from mnist_cuda.bench.process import CompetitorError, CompetitorProcess, write_array, write_data, write_weights
 from mnist_cuda.bench.record import Record
 from mnist_cuda.data import dataset
 from mnist_cuda.engine import Engine, Images, Labels
-from mnist_cuda.engine.model import init_parameters
 from mnist_cuda.engine.timing import time_steps
 from mnist_cuda.errors import UnavailableError, UsageError
-from mnist_cuda.run.checkpoint import save_model
 from mnist_cuda.run.evaluation import evaluate_again
 from mnist_cuda.run.options import DataOptions, EngineOptions, RecordOptions
-from mnist_cuda.run.results import Model
 from mnist_cuda.run.schedule import parse_schedule
 from mnist_cuda.run.training import epoch_order
 from mnist_cuda.terminal import console
@@ -220,17 +217,8 @@ class Result(Runs):
         return super().as_json(target) | {"recipe": recipe}
 
 
-class Trainee(Protocol):
-    """Somebody who can train by a recipe from a seed."""
-
-    label: str
-
-    def train(self, recipe: Recipe, seed: int) -> Run:
-        """Train once."""
-
-
 class EngineTrainee:
-    """An engine in this process that has the training set and the images that it is scored on."""
+    """Trains by recipes: an engine in this process that has the training set and the images that it is scored on."""
 
     def __init__(self, engine: Engine, images: Images, labels: Labels, scored: tuple[Images, Labels]) -> None:
         self.label = f"{engine.info.name}, {engine.precision}"
@@ -239,7 +227,7 @@ class EngineTrainee:
         engine.set_evaluation_set(*scored)
 
     def train(self, recipe: Recipe, seed: int) -> Run:
-        """See Trainee."""
+        """Train once."""
         engine, batch = self._engine, recipe.budget.batch_size
         order = order_of(recipe.budget, seed, self._count)
         rates = recipe.rates(len(order) // batch)
@@ -269,7 +257,7 @@ class EngineTrainee:
 
 
 class PeerTrainee:
-    """Another framework in a process of its own, set up for one budget."""
+    """Trains by recipes, too: another framework in a process of its own, set up for one budget."""
 
     def __init__(
         self, process: CompetitorProcess, competitor: Competitor, precision: str, data: dataset.Dataset, folder: Path
@@ -280,22 +268,15 @@ class PeerTrainee:
         self._files = {name: str(folder / file) for name, file in FILES.items()}
         self._budget: Budget | None = None
         if not self._data.exists():
-            write_arrays(
-                self._data,
-                images=data.train_images,
-                labels=data.train_labels,
-                test_images=data.test_images,
-                test_labels=data.test_labels,
-            )
+            write_data(self._data, data)
 
     def train(self, recipe: Recipe, seed: int) -> Run:
-        """See Trainee."""
+        """Train once."""
         order = order_of(recipe.budget, seed, self._count)
         steps = len(order) // recipe.budget.batch_size
         write_array(Path(self._files["order"]), order)
         write_array(Path(self._files["rates"]), recipe.rates(steps))
-        weights = {name: value.astype(np.float32) for name, value in init_parameters(seed).items()}
-        save_model(Path(self._files["weights"]), Model(weights), steps=0)
+        write_weights(Path(self._files["weights"]), seed)
         if recipe.budget == self._budget:
             self._process.ask(cmd="begin", **self._files)
         else:
@@ -311,7 +292,7 @@ class PeerTrainee:
 FILES = {"weights": "weights.safetensors", "order": "order.npy", "rates": "rates.npy"}
 
 
-def measure(trainee: Trainee, recipe: Recipe, seeds: Sequence[int]) -> Result:
+def measure(trainee: EngineTrainee | PeerTrainee, recipe: Recipe, seeds: Sequence[int]) -> Result:
     """Train from each of the seeds, after a training that does not count."""
     trainee.train(recipe, seeds[0])
     return Result(trainee.label, [trainee.train(recipe, seed) for seed in seeds], recipe)
@@ -347,7 +328,7 @@ def print_results(out: Console, results: Iterable[Runs], target: float) -> None:
 
 
 def select(
-    trainee: Trainee, budgets: Sequence[Budget], recipes: Callable[[Budget], list[Recipe]], seeds: Sequence[int],
+    trainee: EngineTrainee, budgets: Sequence[Budget], recipes: Callable[[Budget], list[Recipe]], seeds: Sequence[int],
     live: console.LiveLine,
 ) -> tuple[list[Result], list[Result]]:  # fmt: skip
     """The chosen result of each budget, in rising time, and all results."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import selectors
 import shutil
 import signal
@@ -44,13 +45,9 @@ class Program:
     by = ""
     words: tuple[Any, ...] = ()  # the command, without the files
 
-    @property
-    def limit(self) -> int:
-        """Seconds that a call may take."""
-        return SECONDS
-
     def __init__(self, file: Path) -> None:
         self.file = file
+        self.limit = SECONDS
         self.folder = Path(tempfile.mkdtemp(prefix="mnist-cuda-judge-"))
         self.seconds = 0.0  # that compiling took
 
@@ -162,10 +159,9 @@ def own_source(file: Path, launchers: Iterable[Launcher]) -> str:
     )
 
 
-def compile_emulated(
-    native: Path, file: Path, launchers: Iterable[Launcher], folder: Path, name: str = "mnist_own_launch"
-) -> Path:
+def compile_emulated(file: Path, launchers: Iterable[Launcher], folder: Path, name: str = "mnist_own_launch") -> Path:
     """The object of a user's file for the emulator; name: of its function of judge/own.h. Raises NotCompiledError."""
+    native = emulate.sources()
     source, rewritten, made = folder / file.name, folder / "rewritten", folder / "own.o"
     shutil.copyfile(file, source)
     emulate.rewrite(native, native / "gpu", rewritten, emulate.kernel_headers(native))
@@ -178,17 +174,17 @@ def compile_emulated(
     return made
 
 
-def link_emulated(objects: Iterable[Path], program: Path, file: Path) -> None:
-    """What comes first takes the place of our kernels of that name. Raises NotCompiledError."""
-    _compile(["-Wl,--allow-multiple-definition", *objects, "-o", program], file)
-
-
 def _compile(words: Iterable[Any], file: Path) -> None:
     done = subprocess.run([emulate.require_compiler(), *map(str, words)], capture_output=True, text=True)
     if done.returncode:
-        text = done.stderr.replace(str(file), file.name)
-        lines = [line for line in text.splitlines() if "error:" in line or "undefined reference" in line]
-        raise NotCompiledError("\n".join(lines[:3]) or text.strip()[-300:])
+        raise NotCompiledError(complaint(done.stderr, file))
+
+
+def complaint(text: str, file: Path) -> str:
+    """The lines of a compiler's output that say what is wrong, three at most."""
+    text = text.replace(str(file), file.name)
+    found = [line for line in text.splitlines() if re.search(r"\b(error|fatal)\b.*:|undefined reference", line)]
+    return "; ".join(found[:3]) or " ".join(text.split())[-300:] or "the compiler gives no reason"
 
 
 def emulator_parts() -> list[Path]:
@@ -198,7 +194,22 @@ def emulator_parts() -> list[Path]:
 
 
 class CudaProgram(Program):
-    """A .cu file, run by native/gpu/judge/run.cpp."""
+    """A .cu file, compiled and run by native/gpu/judge/run.cpp; parts: the other objects. Raises NotCompiledError."""
+
+    def __init__(self, file: Path, launchers: Iterable[Launcher], parts: Iterable[Path]) -> None:
+        super().__init__(file)
+        self.words = (self.folder / "program",)
+        started = time.monotonic()
+        try:
+            self.make(self.folder / "program", launchers, parts)
+        except BaseException:
+            self.close()
+            raise
+        self.seconds = time.monotonic() - started
+
+    def make(self, program: Path, launchers: Iterable[Launcher], parts: Iterable[Path]) -> None:
+        """Compile and link it."""
+        raise NotImplementedError
 
     def task(self, number: int, launcher: Launcher, case: judged_ops.Case) -> str:
         """Words, as native/gpu/judge/run.cpp reads them."""
@@ -221,18 +232,13 @@ class EmulatedProgram(CudaProgram):
     by = EMULATOR
 
     def __init__(self, file: Path, launchers: Iterable[Launcher]) -> None:
-        native = emulate.sources()
-        parts = emulator_parts()
-        super().__init__(file)
-        self.words = (self.folder / "program",)
-        started = time.monotonic()
-        try:
-            own = compile_emulated(native, file, list(launchers), self.folder)
-            link_emulated([own, *parts], self.folder / "program", file)
-        except BaseException:
-            self.close()
-            raise
-        self.seconds = time.monotonic() - started
+        super().__init__(file, launchers, emulator_parts())
+
+    def make(self, program: Path, launchers: Iterable[Launcher], parts: Iterable[Path]) -> None:
+        """By g++."""
+        own = compile_emulated(self.file, launchers, self.folder)
+        # What comes first takes the place of our kernels of that name.
+        _compile(["-Wl,--allow-multiple-definition", own, *parts, "-o", program], self.file)
 
 
 @dataclass(frozen=True)

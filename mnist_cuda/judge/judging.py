@@ -164,7 +164,7 @@ def _emulator(
     except UnavailableError as error:
         return None, str(error)
     except build.NotCompiledError as error:
-        return None, f"the emulator does not compile the file: {' '.join(str(error).split())}"
+        return None, f"the emulator does not compile the file: {error}"
 
 
 def _add_rows(one: verdict.Verdict) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import subprocess
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,11 +13,11 @@ from mnist_cuda import _native
 from mnist_cuda.bench import emulate
 from mnist_cuda.bench.machine_code import find_tool
 from mnist_cuda.errors import UnavailableError
-from mnist_cuda.judge.build import CudaProgram, NotCompiledError, own_source
+from mnist_cuda.judge.build import CudaProgram, NotCompiledError, complaint, own_source
 from mnist_cuda.judge.judged_ops import Case, Op
 from mnist_cuda.judge.signatures import Launcher
 
-GPU_SECONDS = 20  # that a call may take
+GPU_SECONDS = 20  # that a call may take: a GPU is faster than the emulator, but has to be woken
 TENSOR_CAPABILITY = 80  # below it, kernels of ours that multiply in tf32 do not compile
 REMEDY = "a CUDA toolkit has it, or `pip install 'cuda-toolkit[nvcc,nvvm,crt,cudart,cccl]'`"
 
@@ -57,9 +56,11 @@ class Nvcc:
             *wheels,
         ]
 
-    def run(self, words: Iterable[Any]) -> subprocess.CompletedProcess[str]:
-        """Call it."""
-        return subprocess.run([self.path, *self.flags, *map(str, words)], capture_output=True, text=True)
+    def run(self, words: Iterable[Any], file: Path) -> None:
+        """Call it for a user's file. Raises NotCompiledError."""
+        done = subprocess.run([self.path, *self.flags, *map(str, words)], capture_output=True, text=True)
+        if done.returncode:
+            raise NotCompiledError(complaint(done.stderr, file.resolve()))
 
 
 def find(device: int = 0) -> Nvcc:
@@ -115,29 +116,18 @@ def our_objects(nvcc: Nvcc, native: Path, *more: Path) -> list[Path]:
     )
 
 
-def compile_own(nvcc: Nvcc, native: Path, file: Path, launchers: Iterable[Launcher], folder: Path) -> Path:
+def compile_own(nvcc: Nvcc, file: Path, launchers: Iterable[Launcher], folder: Path) -> Path:
     """The object of a user's file with judge/own.h's function. Raises NotCompiledError."""
     source, made = folder / "own.cu", folder / "own.o"
     source.write_text(own_source(file.resolve(), launchers))
-    where = [*includes(native), f"-I{file.resolve().parent}"]
-    done = nvcc.run([*where, "-Dmain=own_main", "-c", source, "-o", made])
-    if done.returncode:
-        raise NotCompiledError(complaint(done.stderr, file))
+    where = [*includes(emulate.sources()), f"-I{file.resolve().parent}"]
+    nvcc.run([*where, "-Dmain=own_main", "-c", source, "-o", made], file)
     return made
-
-
-def complaint(text: str, file: Path) -> str:
-    """Of nvcc's words those that say what is wrong."""
-    text = text.replace(str(file.resolve()), file.name)
-    found = [line for line in text.splitlines() if re.search(r"error|fatal|undefined", line)]
-    return "; ".join(found[:3]) or text.strip()[-300:] or "nvcc gives no reason"
 
 
 def link(nvcc: Nvcc, objects: Iterable[Path], to: Path, *more: str, file: Path) -> Path:
     """A program, or what `more` says. What comes first takes the place of our kernels of that name."""
-    done = nvcc.run([*objects, "-o", to, "-Xlinker=--allow-multiple-definition", *more])
-    if done.returncode:
-        raise NotCompiledError(complaint(done.stderr, file))
+    nvcc.run([*objects, "-o", to, "-Xlinker=--allow-multiple-definition", *more], file)
     return to
 
 
@@ -154,22 +144,13 @@ class GpuProgram(CudaProgram):
 
     def __init__(self, file: Path, launchers: Iterable[Launcher]) -> None:
         self.compiler, native = find(), emulate.sources()
-        parts = our_objects(self.compiler, native, *(native / name for name in PROGRAM))
-        super().__init__(file)
-        self.words = (self.folder / "program",)
-        started = time.monotonic()
-        try:
-            own = compile_own(self.compiler, native, file, launchers, self.folder)
-            link(self.compiler, [own, *parts], self.folder / "program", "-ldl", file=file)
-        except BaseException:
-            self.close()
-            raise
-        self.seconds = time.monotonic() - started
+        super().__init__(file, launchers, our_objects(self.compiler, native, *(native / name for name in PROGRAM)))
+        self.limit = GPU_SECONDS
 
-    @property
-    def limit(self) -> int:
-        """Seconds; a GPU is faster than the emulator, but has to be woken."""
-        return GPU_SECONDS
+    def make(self, program: Path, launchers: Iterable[Launcher], parts: Iterable[Path]) -> None:
+        """By nvcc."""
+        own = compile_own(self.compiler, self.file, launchers, self.folder)
+        link(self.compiler, [own, *parts], program, "-ldl", file=self.file)
 
     def last_case(self, op: Op) -> Case:
         """The one that is timed."""

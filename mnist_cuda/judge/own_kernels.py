@@ -99,31 +99,30 @@ class OwnKernels:
 
     def compile_for_gpu(self, device: int, folder: Path) -> list[OwnOp]:
         """As shared objects in `folder`. Raises UnavailableError without nvcc, UsageError for what does not compile."""
-        compiler, native, libraries = nvcc.find(device), emulate.sources(), []
-        ours = nvcc.our_objects(compiler, native)
+        compiler, libraries = nvcc.find(device), []
+        ours = nvcc.our_objects(compiler, emulate.sources())
         self.compiled_for = compiler.words
         for number, file in enumerate(self.files):
             place = folder / str(number)
             place.mkdir()
             try:
-                made = nvcc.compile_own(compiler, native, file.path, file.launchers, place)
+                made = nvcc.compile_own(compiler, file.path, file.launchers, place)
                 library = nvcc.link(compiler, [made, *ours], place / "own.so", *nvcc.SHARED, file=file.path)
             except NotCompiledError as error:
-                raise UsageError(f"{file.path} does not compile: {' '.join(str(error).split())}") from error
+                raise UsageError(f"{file.path} does not compile: {error}") from error
             libraries.append(str(library))
         return self._ops(libraries)
 
     def compile_emulated(self, folder: Path) -> tuple[list[OwnOp], list[Path]]:
         """For a program with an emulated engine: the objects that it needs. Raises as `compile_for_gpu`."""
-        native = emulate.sources()
         objects, names = [], [f"mnist_own_launch_{number}" for number in range(len(self.files))]
         for name, file in zip(names, self.files, strict=True):
             place = folder / name
             place.mkdir()
             try:
-                objects.append(build.compile_emulated(native, file.path, file.launchers, place, name))
+                objects.append(build.compile_emulated(file.path, file.launchers, place, name))
             except NotCompiledError as error:
-                raise UsageError(f"{file.path} does not compile: {' '.join(str(error).split())}") from error
+                raise UsageError(f"{file.path} does not compile: {error}") from error
         _require_distinct(self.files, objects)
         return self._ops(str(number) for number in range(len(self.files))), objects
 

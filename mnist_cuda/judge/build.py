@@ -227,11 +227,13 @@ class CudaProgram(Program):
 
 
 class EmulatedProgram(CudaProgram):
-    """A .cu file, compiled with the emulator."""
+    """A .cu file, compiled with the emulator. Raises UnavailableError where that does not run."""
 
     by = EMULATOR
 
     def __init__(self, file: Path, launchers: Iterable[Launcher]) -> None:
+        if os.uname().machine != "x86_64":
+            raise UnavailableError("the emulator runs on x86-64 only")
         super().__init__(file, launchers, emulator_parts())
 
     def make(self, program: Path, launchers: Iterable[Launcher], parts: Iterable[Path]) -> None:
@@ -269,10 +271,3 @@ def _end(code: int, words: list[str]) -> str:
     if words:
         return words[0].removeprefix("emulator: ")
     return f"ended the program, with exit code {code}"
-
-
-def require() -> None:
-    """Raises UnavailableError, in one line, where nothing can be judged."""
-    emulate.require_compiler()
-    if os.uname().machine != "x86_64":
-        raise UnavailableError("the emulator runs on x86-64 only")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -42,7 +42,7 @@ def command(files: Sequence[Path], json: bool, gpu: str = "", emulate: bool = Fa
         except MnistCudaError as error:  # of this file; the others are judged all the same
             if len(files) == 1 and not json:
                 raise
-            found = _refused(file, error.exit_code, str(error), _wrapped("", str(error)))
+            found = _refused(file, error.exit_code, str(error)) | {"lines": _wrapped("", str(error))}
         estimate.after(done / len(files))
         code = max(code, found["exit_code"])
         if json:
@@ -53,9 +53,10 @@ def command(files: Sequence[Path], json: bool, gpu: str = "", emulate: bool = Fa
     return code
 
 
-def _refused(file: Path, code: int, error: str, lines: list[str]) -> dict[str, Any]:
+def _refused(file: Path, code: int, error: str, exercise: str = "") -> dict[str, Any]:
     """What `judge_file` returns of a file without verdicts."""
-    return {"file": str(file), "exit_code": code, "error": error, "exercise": "", "verdicts": [], "lines": lines}
+    lines = [f"{file}:", *_wrapped("", error)]
+    return {"file": str(file), "exit_code": code, "error": error, "exercise": exercise, "verdicts": [], "lines": lines}
 
 
 def judge_file(file: Path, gpu: str = "", emulated: bool = False, board: bool = False) -> dict[str, Any]:
@@ -69,102 +70,78 @@ def judge_file(file: Path, gpu: str = "", emulated: bool = False, board: bool = 
         text = file.read_text(errors="replace")
     except OSError as error:
         raise UsageError(f"{file}: {error.strerror}") from error
-    found = _refused(file, NO_KERNEL, "", [])
-
-    def refuse(code: int, error: str) -> dict[str, Any]:
-        found.update(exit_code=code, error=error)
-        found["lines"] += [f"{file}:", *_wrapped("", error)]
-        return found
-
     if file.suffix not in (".cu", ".py"):
         raise UsageError(f"{file}: expected a .cu or .py file")
-    exercise = None
-    packages: set[str] = set()
-    if name := verdict.exercise_of(text):
-        exercise = exercises.find(name)
-        found["exercise"] = name
-    cuda = file.suffix == ".cu"
-    timed = not emulated and on_gpu()
-    if cuda:
-        if not timed:
-            build.require()
-        fitting, others = signatures.find(text)
-    else:
-        try:
-            tree = python_files.parse(text)
-        except build.NotCompiledError as error:
-            return refuse(WRONG, f"does not compile: {error}")
-        fitting, others = python_files.find(tree)
-        packages = python_files.imported(tree)
-    if exercise:
-        fitting = [one for one in fitting if one.name == exercise.launcher]
-    if not fitting:
-        names = exercise.launcher if exercise else ", ".join(OPS)
-        form = "void" if cuda else "def"
-        what = f"it has no launcher, expected {form} NAME(...) with NAME one of {names}"
-        return refuse(NO_KERNEL, others[0] if others else what)
-    with contextlib.ExitStack() as stack:
-        try:
-            program: build.Program
-            if not cuda:
-                program = stack.enter_context(python_files.PythonProgram(file, packages, timed))
-            elif timed:
-                program = stack.enter_context(nvcc.GpuProgram(file, fitting))
-            else:
-                program = stack.enter_context(build.EmulatedProgram(file, fitting))
-        except build.NotCompiledError as error:
-            return refuse(WRONG, f"does not compile: {error}")
-        emulator: build.Program | None = None
-        not_emulated = ""
-        if isinstance(program, nvcc.GpuProgram):
-            emulator, not_emulated = _emulator(stack, file, fitting)
-        compiled: list[occupancy.Compiled] = []
-        known = occupancy.Resources()
-        if gpu and cuda:
-            compiled, known = occupancy.resources(file, gpu, emulate.sources())
-        for number, launcher in enumerate(fitting):
-            one = verdict.judge(program, number, launcher)
-            if isinstance(program, nvcc.GpuProgram):
-                one.compiled_for, one.not_emulated = program.compiler.words, not_emulated
-                one.foreign = verdict.foreign_kernels(one, text)
-                if emulator:
-                    one = verdict.merge(one, verdict.judge(emulator, number, launcher))
-            if one.times:
-                _add_rows(one)
-            if known.gpu:
-                known = replace(known, kernels=occupancy.uses(compiled, one.launched, gpu))
-            one.resources = known
-            if exercise:
-                exercises.apply_goal(exercise, one)
-            found["verdicts"].append(one.to_json())
-            found["lines"] += [""] * (number > 0) + [f"{file}: {one.name}, op {one.op}"]
-            told = verdict.lines(one, program.seconds)
-            if board and one.times and one.right:
-                told = verdict.fast(one, board=True)
-            for label, words in told:
-                found["lines"] += _wrapped(label, words)
-            for printed in program.printed():
-                found["lines"] += _wrapped("printed", printed)
-    for other in others:
-        found["lines"] += _wrapped("left out", other)
-    right = all(one["right"] for one in found["verdicts"])
-    found["exit_code"] = RIGHT if right else WRONG
-    if exercise and right:
-        found["lines"] += _wrapped("solved", _solved(exercise.name, file))
-    return found
-
-
-def _emulator(
-    stack: contextlib.ExitStack, file: Path, fitting: list[signatures.Launcher]
-) -> tuple[build.Program | None, str]:
-    """The emulator's program of a file that a GPU judges, too; or why there is none."""
+    cuda, name = file.suffix == ".cu", verdict.exercise_of(text)
+    exercise = exercises.find(name) if name else None
+    verdicts: list[verdict.Verdict] = []
+    lines: list[str] = []
     try:
-        build.require()
-        return stack.enter_context(build.EmulatedProgram(file, fitting)), ""
-    except UnavailableError as error:
-        return None, str(error)
+        fitting, others = (signatures if cuda else python_files).find(text)
+        if exercise:
+            fitting = [one for one in fitting if one.name == exercise.launcher]
+        if not fitting:
+            names = exercise.launcher if exercise else ", ".join(OPS)
+            what = f"it has no launcher, expected {'void' if cuda else 'def'} NAME(...) with NAME one of {names}"
+            return _refused(file, NO_KERNEL, others[0] if others else what, name)
+        with contextlib.ExitStack() as stack:
+            program = stack.enter_context(_program(file, fitting, gpu=not emulated and on_gpu()))
+            for one in _verdicts(stack, program, fitting, text, gpu if cuda else ""):
+                if exercise:
+                    exercises.apply_goal(exercise, one)
+                lines += [""] * bool(verdicts) + [f"{file}: {one.name}, op {one.op}"]
+                only_times = board and one.times and one.right
+                told = verdict.fast(one, board=True) if only_times else verdict.lines(one, program.seconds)
+                for label, words in (*told, *(("printed", line) for line in program.printed())):
+                    lines += _wrapped(label, words)
+                verdicts.append(one)
     except build.NotCompiledError as error:
-        return None, f"the emulator does not compile the file: {error}"
+        return _refused(file, WRONG, f"does not compile: {error}", name)
+    for other in others:
+        lines += _wrapped("left out", other)
+    right = all(one.right for one in verdicts)
+    if exercise and right:
+        lines += _wrapped("solved", _solved(name, file))
+    found = {"file": str(file), "exit_code": RIGHT if right else WRONG, "error": "", "exercise": name}
+    return found | {"verdicts": [one.to_json() for one in verdicts], "lines": lines}
+
+
+def _program(file: Path, launchers: list[signatures.Launcher], gpu: bool) -> build.Program:
+    """What runs a file, on the GPU that is here or without."""
+    if file.suffix == ".py":
+        return python_files.PythonProgram(file, gpu)
+    return nvcc.GpuProgram(file, launchers) if gpu else build.EmulatedProgram(file, launchers)
+
+
+def _verdicts(
+    stack: contextlib.ExitStack, program: build.Program, launchers: list[signatures.Launcher], text: str, gpu: str
+) -> Iterator[verdict.Verdict]:
+    """A verdict on each launcher of the file with this text: a GPU's program is judged in the emulator, too."""
+    emulator, not_emulated = None, ""
+    if isinstance(program, nvcc.GpuProgram):
+        try:
+            emulator = stack.enter_context(build.EmulatedProgram(program.file, launchers))
+        except UnavailableError as error:
+            not_emulated = str(error)
+        except build.NotCompiledError as error:
+            not_emulated = f"the emulator does not compile the file: {error}"
+    compiled: list[occupancy.Compiled] = []
+    known = occupancy.Resources()
+    if gpu:
+        compiled, known = occupancy.resources(program.file, gpu, emulate.sources())
+    for number, launcher in enumerate(launchers):
+        one = verdict.judge(program, number, launcher)
+        if isinstance(program, nvcc.GpuProgram):
+            one.compiled_for, one.not_emulated = program.compiler.words, not_emulated
+            one.foreign = verdict.foreign_kernels(one, text)
+            if emulator:
+                one = verdict.merge(one, verdict.judge(emulator, number, launcher))
+        if one.times:
+            _add_rows(one)
+        if known.gpu:
+            known = replace(known, kernels=occupancy.uses(compiled, one.launched, gpu))
+        one.resources = known
+        yield one
 
 
 def _add_rows(one: verdict.Verdict) -> None:

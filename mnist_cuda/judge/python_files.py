@@ -8,7 +8,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -32,16 +31,15 @@ RUNNERS = {
 }
 
 
-def parse(text: str) -> ast.Module:
-    """Raises NotCompiledError."""
+def find(text: str) -> tuple[list[Launcher], list[str]]:
+    """As signatures.find: functions that take the op's arrays, outputs first, and no sizes, scratch or stream.
+
+    Raises NotCompiledError.
+    """
     try:
-        return ast.parse(text)
+        tree = ast.parse(text)
     except SyntaxError as error:
         raise NotCompiledError(f"line {error.lineno}: {error.msg}") from error
-
-
-def find(tree: ast.Module) -> tuple[list[Launcher], list[str]]:
-    """As signatures.find: functions that take the op's arrays, outputs first, and no sizes, scratch or stream."""
     found, others = [], []
     for function in tree.body:
         if not isinstance(function, ast.FunctionDef) or not (op := op_of(function.name)):
@@ -58,8 +56,7 @@ def find(tree: ast.Module) -> tuple[list[Launcher], list[str]]:
     return found, others
 
 
-def imported(tree: ast.Module) -> set[str]:
-    """The packages that the file imports."""
+def _imported(tree: ast.Module) -> set[str]:
     names: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -72,7 +69,8 @@ def imported(tree: ast.Module) -> set[str]:
 class PythonProgram(Program):
     """A .py file. Raises UnavailableError where nothing here can run it."""
 
-    def __init__(self, file: Path, packages: Iterable[str], gpu: bool) -> None:
+    def __init__(self, file: Path, gpu: bool) -> None:
+        packages = _imported(ast.parse(file.read_text(errors="replace")))
         package = next((name for name in RUNNERS if name in packages), "numpy")
         there, here, most = RUNNERS[package]
         self.timed = gpu and bool(there)

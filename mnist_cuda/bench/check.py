@@ -18,9 +18,10 @@ from mnist_cuda.engine.model import PARAMETERS, init_parameters
 from mnist_cuda.engine.tolerances import PEER_BIAS_NOISE, Free, error_of, tolerance
 from mnist_cuda.errors import UnavailableError, UsageError
 from mnist_cuda.judge.own_kernels import own_kernels
-from mnist_cuda.run.checkpoint import load_model
+from mnist_cuda.run.checkpoint import load_model, save_model
 from mnist_cuda.run.names import find_run
 from mnist_cuda.run.options import DataOptions, OutputOptions
+from mnist_cuda.run.results import Model
 from mnist_cuda.terminal import console
 from mnist_cuda.terminal.json_output import JsonOutput
 
@@ -62,14 +63,14 @@ def tensors_of(probe: Probe) -> Tensors:
 
 def compare(name: str, precision: str, batch: int, values: Tensors, free: Tensors, frozen: Tensors | None) -> list[Row]:
     """Hold the `values` of engine or peer `name` against float64's: `free`, and `frozen` under the values' routing."""
+
+    def error(tensor: str, expected: Tensors) -> float:
+        if tensor == "loss":
+            return abs(float(values[tensor] - expected[tensor]))
+        return error_of(values[tensor], expected[tensor])
+
     rows = []
-    for tensor, value in values.items():
-
-        def error(expected: Tensors, tensor: str = tensor, value: NDArray[Any] = value) -> float:
-            if tensor == "loss":
-                return abs(float(value - expected[tensor]))
-            return error_of(value, expected[tensor])
-
+    for tensor in values:
         bound = tolerance(name, precision, tensor, batch, "frozen")
         assert isinstance(bound, float)
         free_bound = bound
@@ -79,18 +80,17 @@ def compare(name: str, precision: str, batch: int, values: Tensors, free: Tensor
             free_bound = of_free.worst
         if frozen is None and tensor in ("conv1.bias", "conv2.bias"):
             free_bound = PEER_BIAS_NOISE  # a framework computes the 0 by rounding
-        rows.append(Row(tensor, error(frozen) if frozen else None, bound if frozen else None, error(free), free_bound))
+        of_frozen = error(tensor, frozen) if frozen else None
+        rows.append(Row(tensor, of_frozen, bound if frozen else None, error(tensor, free), free_bound))
     return rows
 
 
 def peer_values(peer: Competitor, precision: str, images: Images, labels: Labels, weights: Tensors) -> Tensors:
     """Loss, activations and gradients of one batch in a peer's process. Raises UnavailableError with its reason."""
-    from safetensors.numpy import save_file
-
     with tempfile.TemporaryDirectory() as folder:
         paths = {key: str(Path(folder, key)) for key in ("data.npz", "weights", "order.npy", "probe.npz")}
         write_arrays(Path(paths["data.npz"]), images=images, labels=labels)
-        save_file({name: np.ascontiguousarray(value) for name, value in weights.items()}, paths["weights"])
+        save_model(Path(paths["weights"]), Model(weights), steps=0)
         write_array(Path(paths["order.npy"]), np.arange(len(labels)))
         try:
             with CompetitorProcess(peer.command) as process:
@@ -131,7 +131,6 @@ class CheckOptions(DataOptions, OutputOptions):
 
 
 def command(options: CheckOptions) -> int:
-    """`mnist-cuda bench check`."""
     output = JsonOutput(options.json)
     infos = [find_engine(name) for name in some_words("--engines", options.engines)]
     on_gpu = any(info.device == "cuda" for info in infos)

@@ -59,17 +59,8 @@ def seconds_of(command: Sequence[str], folder: Path) -> tuple[float, str]:
 def stages_of(engine: Engine, options: AroundOptions, folder: Path) -> dict[str, float]:
     """Seconds of an epoch of training by stage; `thread: ` marks what was done meanwhile."""
     shutil.rmtree(folder / "run", ignore_errors=True)
-    command = [*MNIST_CUDA, "train", "--engine", engine.info.name, "--precision", engine.precision, "--epochs", "1"]
-    command += [
-        "--batch-size",
-        str(options.batch_size),
-        "--quiet",
-        "--json",
-        "--out",
-        "run",
-        "--dataset",
-        options.dataset,
-    ]
+    command = [*MNIST_CUDA, "train", f"--engine={engine.info.name}", f"--precision={engine.precision}", "--epochs=1"]
+    command += [f"--batch-size={options.batch_size}", f"--dataset={options.dataset}", "--out=run", "--quiet", "--json"]
     command += [f"--data-dir={options.data_dir.absolute()}"] if options.data_dir else []
     seconds, out = seconds_of(command, folder)
     report = json.loads(out)
@@ -104,7 +95,6 @@ def seconds_of_call(call: Callable[[], object]) -> float:
 
 
 def command(options: AroundOptions) -> int:
-    """`mnist-cuda bench around`."""
     output = Record(options.json, busy=options.busy)
     usual = [row.name for row in engines() if not row.unavailable and row.name != "reference"]
     chosen = [name.partition(":") for name in words(options.engines or usual)]
@@ -144,7 +134,6 @@ def command(options: AroundOptions) -> int:
 
 
 def label_of(engine: Engine) -> str:
-    """Name and precision."""
     return f"{engine.info.name} {engine.precision}"
 
 

@@ -64,21 +64,18 @@ class HostTorchArrays(NumpyArrays):
     """Arrays of PyTorch in the host's memory, for an interpreter or for PyTorch itself."""
 
     def put(self, array: np.ndarray) -> Any:
-        """As NumpyArrays.put."""
         import torch
 
         return torch.from_numpy(array)
 
     def new(self, shape: tuple[int, ...], dtype: type) -> Any:
-        """As NumpyArrays.new."""
         return self.put(super().new(shape, dtype))
 
     def get(self, array: Any) -> np.ndarray:
-        """As NumpyArrays.get."""
         return array.numpy()
 
 
-class TorchArrays:
+class TorchArrays(HostTorchArrays):
     """Arrays in the GPU's memory, and the clock there."""
 
     def __init__(self, device: int) -> None:
@@ -92,16 +89,10 @@ class TorchArrays:
         self.flush = torch.empty(4 * cache, dtype=torch.uint8, device="cuda")
 
     def put(self, array: np.ndarray) -> Any:
-        """As NumpyArrays.put."""
-        return self.torch.from_numpy(array).cuda()
-
-    def new(self, shape: tuple[int, ...], dtype: type) -> Any:
-        """As NumpyArrays.new."""
-        return self.put(NumpyArrays().new(shape, dtype))
+        return super().put(array).cuda()
 
     def get(self, array: Any) -> np.ndarray:
-        """As NumpyArrays.get."""
-        return array.cpu().numpy()
+        return super().get(array.cpu())
 
     def times(self, run: Callable[[], Any]) -> tuple[float | None, float | None]:
         """Microseconds with nothing of it in the L2 cache, and back to back in a CUDA graph; medians."""

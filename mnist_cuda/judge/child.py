@@ -74,16 +74,19 @@ class Gpu:
 
             self.to, self.back, self.synchronize = cupy.asarray, cupy.asnumpy, cupy.cuda.Device().synchronize
             self.event, self.elapsed_ms = cupy.cuda.Event, cupy.cuda.get_elapsed_time
+            self.write = cupy.copyto
         elif package == "numba":
             from numba import cuda
 
             self.to, self.back, self.synchronize = cuda.to_device, lambda a: a.copy_to_host(), cuda.synchronize
             self.event, self.elapsed_ms = cuda.event, cuda.event_elapsed_time
+            self.write = lambda to, values: to.copy_to_device(values)
         else:
             import torch
 
             self.to, self.back = lambda a: torch.from_numpy(a).cuda(), lambda a: a.cpu().numpy()
             self.synchronize, self.graphs = torch.cuda.synchronize, True
+            self.write = torch.Tensor.copy_
             self.event = lambda: torch.cuda.Event(enable_timing=True)
             self.elapsed_ms = lambda start, stop: start.elapsed_time(stop)
             self.dtype = lambda kind: getattr(torch, kind)
@@ -96,7 +99,7 @@ class Gpu:
         there = {id(array): self.to(array.all) for array in arrays}
         values = [one if not isinstance(one, Array) else self._view(there[id(one)], one) for one in arguments]
         for _ in range(DELAY):
-            self._write_large()
+            self.write(*self._large)
         seconds, untimed = 0.0, ""
         if warm and self.graphs:
             seconds, untimed = self._warm(lambda: function(*values))
@@ -116,15 +119,6 @@ class Gpu:
     def _view(self, there: Any, array: Array) -> Any:
         own = there[array.first : array.first + array.bytes]
         return own.view(self.dtype(array.kind)).reshape(tuple(array.shape))
-
-    def _write_large(self) -> None:
-        to, values = self._large
-        if hasattr(to, "copy_"):
-            to.copy_(values)
-        elif hasattr(to, "copy_to_device"):
-            to.copy_to_device(values)
-        else:
-            to[:] = values
 
     def _warm(self, call: Callable[[], Any]) -> tuple[float, str]:
         """Seconds of a call among many, or why there are none."""
@@ -147,7 +141,6 @@ class Gpu:
 
 
 def main(file: str, package: str, where: str, tasks: str, inputs: str, outputs: str, results: str) -> None:
-    """Run all tasks."""
     spec = importlib.util.spec_from_file_location("judged", file)
     assert spec
     assert spec.loader

@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -23,9 +23,6 @@ from mnist_cuda.bench import emulate
 from mnist_cuda.errors import UnavailableError
 from mnist_cuda.judge import judged_ops
 from mnist_cuda.judge.signatures import Launcher
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 EMULATOR = "the emulator"
 SECONDS = 30  # that a call may take
@@ -39,7 +36,7 @@ class NotCompiledError(Exception):
     """The file is no C++; the text is the compiler's."""
 
 
-class Program:
+class Program(contextlib.AbstractContextManager["Program"]):
     """A judged file that can be run: `folder` is its own until it is closed, `by` says what runs it."""
 
     by = ""
@@ -51,18 +48,13 @@ class Program:
         self.folder = Path(tempfile.mkdtemp(prefix="mnist-cuda-judge-"))
         self.seconds = 0.0  # that compiling took
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
-        """Removes what was made."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def environment(self) -> dict[str, str]:
-        """Of the process."""
         return dict(os.environ)
 
     def task(self, number: int, launcher: Launcher, case: judged_ops.Case) -> str:
@@ -208,7 +200,6 @@ class CudaProgram(Program):
         self.seconds = time.monotonic() - started
 
     def make(self, program: Path, launchers: Iterable[Launcher], parts: Iterable[Path]) -> None:
-        """Compile and link it."""
         raise NotImplementedError
 
     def task(self, number: int, launcher: Launcher, case: judged_ops.Case) -> str:
@@ -237,7 +228,6 @@ class EmulatedProgram(CudaProgram):
         super().__init__(file, launchers, emulator_parts())
 
     def make(self, program: Path, launchers: Iterable[Launcher], parts: Iterable[Path]) -> None:
-        """By g++."""
         own = compile_emulated(self.file, launchers, self.folder)
         # What comes first takes the place of our kernels of that name.
         _compile(["-Wl,--allow-multiple-definition", own, *parts, "-o", program], self.file)

@@ -22,7 +22,6 @@ from mnist_cuda.errors import (
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The whole command line."""
     parser = Parser(
         prog="mnist-cuda",
         description="Train an MNIST CNN with a native CUDA or CPU engine.",

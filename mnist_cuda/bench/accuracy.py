@@ -63,7 +63,6 @@ class Row:
 
     @property
     def label(self) -> str:
-        """For people."""
         return f"{self.competitor.label} {self.precision}"
 
     @property
@@ -109,7 +108,6 @@ class Row:
         return "ok" if abs(difference) <= BOUND else "BROKEN"
 
     def as_json(self) -> dict[str, Any]:
-        """For the record."""
         sound = not self.fault
         return {
             "competitor": self.competitor.label,
@@ -270,7 +268,6 @@ def print_rows(out: Console, rows: list[Row], epochs: int) -> None:
 
 
 def command(options: AccuracyOptions) -> int:
-    """`mnist-cuda bench accuracy`."""
     output = Record(options.json, busy=options.busy)
     rows = plan(options)
     data = options.load()

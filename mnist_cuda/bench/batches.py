@@ -82,7 +82,6 @@ class BatchesOptions(DataOptions, RecordOptions):
 
 
 def command(options: BatchesOptions) -> int:
-    """`mnist-cuda bench --all-batches`."""
     output = Record(options.json, busy=options.busy)
     info = the_engine(options.engines, "--all-batches")
     here = [name for name in info.precisions if name not in info.unavailable_precisions]

@@ -47,7 +47,6 @@ def ours(info: EngineInfo, batch_size: int, numbers: Sequence[int]) -> list[Comp
 
 
 def command(options: ModelsOptions) -> int:
-    """`mnist-cuda bench --models`."""
     output = Record(options.json, busy=options.busy)
     numbers = whole_numbers("--models", options.models, some=False)
     info = the_engine(options.engines, "--models")

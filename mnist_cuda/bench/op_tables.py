@@ -114,7 +114,6 @@ def files() -> dict[tuple[str, str], Path]:
 
 
 def command(op: str, options: RecordOptions) -> int:
-    """`mnist-cuda bench ops --list`."""
     from mnist_cuda.bench import emulate
 
     output = Record(options.json, busy=options.busy)

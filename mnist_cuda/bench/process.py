@@ -126,7 +126,6 @@ class CompetitorGroup:
             return process
 
     def end(self) -> None:
-        """End all of them."""
         with self._lock:
             self._ended = True
             for process in self._processes:

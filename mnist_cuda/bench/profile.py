@@ -163,7 +163,6 @@ class ProfileOptions(EngineOptions, DataOptions, OutputOptions):
 
 
 def command(options: ProfileOptions) -> int:
-    """`mnist-cuda profile`."""
     output = JsonOutput(options.json)
     if options.trace:
         require_writable(options.trace)

@@ -243,7 +243,6 @@ class ShareOptions(DataOptions, RecordOptions):
 
 
 def command(options: ShareOptions) -> int:
-    """`mnist-cuda bench share`."""
     if options.check:
         record = read_card(options.check)
         print(f"{options.check}: sound, of {record['card']}")

@@ -247,7 +247,6 @@ def cells_of(options: BenchOptions, ours: Sequence[Competitor]) -> list[Cell]:
 
 
 def command(options: BenchOptions) -> int:
-    """`mnist-cuda bench`."""
     output = Record(options.json, busy=options.busy)
     competitors, cells = _choose(options)
     data = options.load()

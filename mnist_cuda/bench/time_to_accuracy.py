@@ -152,11 +152,9 @@ class Runs:
 
     @property
     def recipe_text(self) -> str:
-        """For people."""
         return "its own"
 
     def accuracies(self) -> NDArray[np.float64]:
-        """By run."""
         return np.array([run.accuracy for run in self.runs])
 
     def median(self) -> float:
@@ -185,7 +183,6 @@ class Runs:
         return float(np.median([run.total_seconds for run in self.runs]))
 
     def as_json(self, target: float) -> dict[str, Any]:
-        """For the record."""
         interval = self.interval()
         return {
             "competitor": self.competitor,
@@ -208,11 +205,9 @@ class Result(Runs):
 
     @property
     def recipe_text(self) -> str:
-        """For people."""
         return str(self.recipe)
 
     def as_json(self, target: float) -> dict[str, Any]:
-        """For the record."""
         recipe = asdict(self.recipe.budget) | {"schedule": self.recipe.schedule, "peak": self.recipe.peak}
         return super().as_json(target) | {"recipe": recipe}
 
@@ -227,7 +222,6 @@ class EngineTrainee:
         engine.set_evaluation_set(*scored)
 
     def train(self, recipe: Recipe, seed: int) -> Run:
-        """Train once."""
         engine, batch = self._engine, recipe.budget.batch_size
         order = order_of(recipe.budget, seed, self._count)
         rates = recipe.rates(len(order) // batch)
@@ -271,7 +265,6 @@ class PeerTrainee:
             write_data(self._data, data)
 
     def train(self, recipe: Recipe, seed: int) -> Run:
-        """Train once."""
         order = order_of(recipe.budget, seed, self._count)
         steps = len(order) // recipe.budget.batch_size
         write_array(Path(self._files["order"]), order)
@@ -363,7 +356,6 @@ class TimeToAccuracyOptions(EngineOptions, DataOptions, RecordOptions):
 
 
 def command(options: TimeToAccuracyOptions) -> int:
-    """`mnist-cuda bench time-to-accuracy`."""
     output = Record(options.json, busy=options.busy)
     budgets = list(dict.fromkeys(parse_budgets(some_words("--budgets", options.budgets or BUDGETS))))
     shapes = some_words("--schedules", options.schedules or SCHEDULES)

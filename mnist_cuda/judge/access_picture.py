@@ -53,7 +53,6 @@ class Picture:
 
     @property
     def svg(self) -> str:
-        """The document."""
         box = f"0 0 {WIDTH} {self.height:g}"
         size = f'width="{1.4 * WIDTH:g}" height="{1.4 * self.height:g}"'
         start = f'<svg xmlns="http://www.w3.org/2000/svg" role="img" viewBox="{box}" {size}>'

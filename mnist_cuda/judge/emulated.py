@@ -101,7 +101,6 @@ class EmulatedEngine:
         raise UnavailableError(f"the emulated engine ended{': ' * bool(said)}{said.removeprefix('emulator: ')}")
 
     def arithmetic(self) -> str:
-        """As the engine on a GPU."""
         return "fp32"
 
     def algorithms(self) -> list[str]:
@@ -109,23 +108,18 @@ class EmulatedEngine:
         return []
 
     def set_parameters(self, values: NDArray[Any]) -> None:
-        """All of them, in one array."""
         self._ask("set_parameters", (), [np.asarray(values, np.float64)])
 
     def get_parameters(self) -> NDArray[np.float64]:
-        """All of them, in one array."""
         return np.frombuffer(self._ask("get_parameters"), np.float64)
 
     def get_float_parameters(self) -> NDArray[np.float32]:
-        """The same."""
         return self.get_parameters().astype(np.float32)
 
     def initialize_parameters(self, *words: int) -> None:
-        """By a stream of random numbers."""
         self._ask("initialize_parameters", (), [np.array(words, np.uint64)])
 
     def set_dataset(self, images: NDArray[np.uint8], labels: NDArray[np.uint8], on_device: bool) -> None:
-        """The images to train on."""
         self._ask("set_dataset", [len(labels)], [images, labels])
         self.dataset_size = len(labels)
 

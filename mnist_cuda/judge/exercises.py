@@ -383,7 +383,6 @@ def find(name: str) -> Exercise:
 
 
 def answer(exercise: Exercise) -> str:
-    """The text of its answer."""
     return (emulate.sources() / "gpu" / "kernels" / exercise.answer).read_text()
 
 
@@ -449,7 +448,6 @@ def solved() -> dict[str, str]:
 
 
 def mark_solved(name: str, file: Path) -> None:
-    """Keeps it."""
     state_file().parent.mkdir(parents=True, exist_ok=True)
     atomic_write(state_file(), json.dumps({**solved(), name: str(file.resolve())}, indent=2).encode() + b"\n")
 

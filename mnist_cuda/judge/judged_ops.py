@@ -139,7 +139,6 @@ class Op:
         return Case(sizes[tuple(self.size_names)], calls=TIMED_CALLS, timed=True)
 
     def arrays(self, role: str) -> list[Parameter]:
-        """The parameters of this role."""
         return [p for p in self.parameters if p.role == role]
 
     def signatures(self) -> Iterable[tuple[Parameter, ...]]:

@@ -148,7 +148,6 @@ class GpuProgram(CudaProgram):
         self.limit = GPU_SECONDS
 
     def make(self, program: Path, launchers: Iterable[Launcher], parts: Iterable[Path]) -> None:
-        """By nvcc."""
         own = compile_own(self.compiler, self.file, launchers, self.folder)
         link(self.compiler, [own, *parts], program, "-ldl", file=self.file)
 

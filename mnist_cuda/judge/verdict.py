@@ -298,7 +298,6 @@ class Rule:
     at_least: bool = False
 
     def holds(self, counters: Counters) -> bool:
-        """Whether the counter is beyond."""
         value = getattr(counters, self.counter)
         return value is not None and (value < self.limit if self.at_least else value > self.limit)
 

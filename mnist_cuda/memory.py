@@ -6,6 +6,12 @@ from pathlib import Path
 
 from mnist_cuda.errors import OutOfMemoryError
 
+# Of control groups, versions 2 and 1: the folder, its files of the limit and of what is used, and the field `cache`.
+_GROUPS = (
+    ("", "memory.max", "memory.current", "inactive_file"),
+    ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+)
+
 
 def require(size: int, what: str) -> None:
     """Raise OutOfMemoryError if `what` needs more bytes than this process can get."""
@@ -19,37 +25,19 @@ def available(root: Path = Path("/")) -> int | None:
 
     root: where `proc` and `sys` are.
     """
-    amounts = [
-        amount
-        for amount in (_of_machine(root), _of_group(root / "sys/fs/cgroup"), _of_old_group(root / "sys/fs/cgroup"))
-        if amount is not None
-    ]
-    return max(0, min(amounts)) if amounts else None
-
-
-def _of_machine(root: Path) -> int | None:
     kibibytes = _field(root / "proc/meminfo", "MemAvailable:")
-    return None if kibibytes is None else 1024 * kibibytes
+    amounts = [None if kibibytes is None else 1024 * kibibytes]
+    amounts += [_left(root / "sys/fs/cgroup" / group, *names) for group, *names in _GROUPS]
+    known = [amount for amount in amounts if amount is not None]
+    return max(0, min(known)) if known else None
 
 
-def _of_group(group: Path) -> int | None:
-    """By control groups, version 2."""
-    return _left(group / "memory.max", group / "memory.current", group / "memory.stat", "inactive_file")
-
-
-def _of_old_group(group: Path) -> int | None:
-    """By control groups, version 1."""
-    group = group / "memory"
-    limit, used = group / "memory.limit_in_bytes", group / "memory.usage_in_bytes"
-    return _left(limit, used, group / "memory.stat", "total_inactive_file")
-
-
-def _left(limit: Path, used: Path, statistics: Path, cache: str) -> int | None:
+def _left(group: Path, limit: str, used: str, cache: str) -> int | None:
     """The limit less what is used; `cache`, pages of files that nobody needs, is given back when memory is short."""
-    most, taken = _number(limit), _number(used)
+    most, taken = _number(group / limit), _number(group / used)
     if most is None or taken is None:
         return None
-    return most - taken + (_field(statistics, cache) or 0)
+    return most - taken + (_field(group / "memory.stat", cache) or 0)
 
 
 def _number(path: Path) -> int | None:

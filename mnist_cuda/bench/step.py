@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -273,31 +273,22 @@ def measure(rows: list[Row], data: Dataset, options: BenchOptions, output: Recor
     more = "; setting the peers up comes on top of that" if any(row.competitor.peer for row in timed) else ""
     console.Estimate(out, "it takes at most").say(len(timed) * (WARM_UP_SECONDS + options.seconds), more)
     with tempfile.TemporaryDirectory(prefix="mnist-cuda-") as folder:
-        files = {name: str(Path(folder) / name) for name in ("data.npz", "weights.safetensors", "order.npy")}
-        write_data(Path(files["data.npz"]), data)
-        write_weights(Path(files["weights.safetensors"]), 0)
-        write_array(Path(files["order.npy"]), epoch_order(0, 1, len(data.train_labels)))
+        npz, weights, order = (Path(folder) / name for name in ("data.npz", "weights.safetensors", "order.npy"))
+        write_data(npz, data)
+        write_weights(weights, 0)
+        write_array(order, epoch_order(0, 1, len(data.train_labels)))
+        files = {"npz": str(npz), "weights": str(weights), "order": str(order)}
+        # Of all benchmarks of this user, which may set up competitors at once.
+        files["tuning_lock"] = str(Path(tempfile.gettempdir()) / f"mnist-cuda-tuning-{os.getuid()}.lock")
+        common = {"lr": LEARNING_RATE, "seed": 0, "threads": threads, **files}
         finished: list[Row] = []
         for batch_size, placement in dict.fromkeys((c.batch_size, c.data) for c in cells):
             of_table = [r for r in rows if (r.cell.batch_size, r.cell.data) == (batch_size, placement)]
             with console.LiveLine(out) as live:  # gone before the table is printed
                 for cell in dict.fromkeys(r.cell for r in of_table):
-                    setup = {
-                        "batch_size": batch_size,
-                        "lr": LEARNING_RATE,
-                        "seed": 0,
-                        "precision": cell.precision,
-                        "threads": threads,
-                        "data": placement,
-                        "npz": files["data.npz"],
-                        "weights": files["weights.safetensors"],
-                        "order": files["order.npy"],
-                        # Of all benchmarks of this user, which may set up competitors at once.
-                        "tuning_lock": str(Path(tempfile.gettempdir()) / f"mnist-cuda-tuning-{os.getuid()}.lock"),
-                    }
                     run_cell(
                         [r for r in of_table if r.cell == cell and not r.fault],
-                        setup,
+                        common | asdict(cell),
                         options.blocks,
                         options.seconds,
                         lambda fraction, text, c=cell: live.show(  # type: ignore[misc]
@@ -311,12 +302,7 @@ def measure(rows: list[Row], data: Dataset, options: BenchOptions, output: Recor
                 facts.write(
                     output,
                     [tables.row_as_json(row) for row in finished],
-                    {
-                        "blocks": options.blocks,
-                        "seconds": options.seconds,
-                        "lr": LEARNING_RATE,
-                        "set_ups": options.set_ups,
-                    },
+                    {name: getattr(options, name) for name in ("blocks", "seconds", "set_ups")} | {"lr": LEARNING_RATE},
                     step=step,
                     iteration=ITERATION,
                     block_seconds=BLOCK_SECONDS,

@@ -166,7 +166,7 @@ def objects(main: Path, *more: Path) -> list[Path]:
         *more,
     ]
 
-    def make(_: list[Path], work: Path) -> CompileOne:
+    def make(work: Path) -> CompileOne:
         rewritten = work / "rewritten"
         rewrite(native, gpu, rewritten, [*kernels, *kernel_headers(native)])
         flags, includes = kernel_flags(native), include_flags(native, rewritten)
@@ -194,12 +194,12 @@ def kept(
     common: str,
     cache: Path,
     note: str,
-    make: Callable[[list[Path], Path], CompileOne],
+    make: Callable[[Path], CompileOne],
 ) -> list[Path]:
     """The objects of files below `native`, each compiled unless `cache` has it.
 
     common: a digest of all else that they depend on. note: what people are told where several are missing. make: given
-    those and a folder to work in, it gives the function that compiles one file to another. Raises UnavailableError.
+    a folder to work in, it gives the function that compiles one file to another. Raises UnavailableError.
     """
     made = {
         path: cache / f"{_digest(common.encode(), str(path.relative_to(native)).encode(), path.read_bytes())}.o"
@@ -217,7 +217,7 @@ def kept(
     work = Path(tempfile.mkdtemp(dir=cache))
     try:
         missing = [path for path in missing if not made[path].exists()]
-        compile_one = make(missing, work)
+        compile_one = make(work)
 
         def compile_and_keep(path: Path) -> None:
             compile_one(path, work / made[path].name)
@@ -255,11 +255,11 @@ def rows(op: str, variant: str, batch_size: int) -> list[dict[str, Any]]:
 
 
 def passes(row: dict[str, Any]) -> bool:
-    """Whether the row is absent, or right and without a fault; a NaN does not pass."""
+    """Whether the row, ours or another language's, is absent, or right and without a fault; a NaN does not pass."""
     if row["absent"]:
         return True
-    right = row["error"] is not None and row["error"] <= row["bound"]
-    return bool(right and not row["failed"] and not row["report"]["faults"])
+    faulty = row["failed"] or ("report" in row and row["report"]["faults"])
+    return not faulty and row["error"] is not None and bool(row["error"] <= row["bound"])
 
 
 def roof(row: dict[str, Any], gpu: Gpu) -> tuple[float, str] | None:
@@ -301,7 +301,7 @@ def command(
     for done, name in enumerate(names, 1):
         found += rows(name, variant, batch_size)
         estimate.after(done / len(names))
-    right = all(map(passes, found)) and all(map(_right, others))
+    right = all(map(passes, (*found, *others)))
     if not (found or others):
         raise UsageError(f"variant '{variant}' is unknown; docs/ladder.md lists all")
     known = _resources(found, files, on) if variant else {}
@@ -404,11 +404,6 @@ def _line_cells(line: dict[str, Any]) -> tuple[str, ...]:
         f"{line[unit] / count:.1f} of {line['least'] / count:.1f} {unit}",
         f"{100 - 100 * line['lanes'] / (32 * count):.0f} %",
     )
-
-
-def _right(other: dict[str, Any]) -> bool:
-    """Whether a row of another language is absent, or right."""
-    return bool(other["absent"]) or (not other["failed"] and other["error"] <= other["bound"])
 
 
 def _error(row: dict[str, Any]) -> str:

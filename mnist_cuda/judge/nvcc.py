@@ -105,15 +105,12 @@ def our_objects(nvcc: Nvcc, native: Path, *more: Path) -> list[Path]:
     common = emulate.common_digest(native, nvcc.path, version, *nvcc.flags)
     note = f"compiling our kernels for {nvcc.words}, once"
 
-    def make(_missing: list[Path], _work: Path) -> emulate.CompileOne:
-        def compile_one(path: Path, to: Path) -> None:
-            emulate.run_compiler([nvcc.path, *nvcc.flags, *includes(native), "-c", path, "-o", to])
+    def compile_one(path: Path, to: Path) -> None:
+        emulate.run_compiler([nvcc.path, *nvcc.flags, *includes(native), "-c", path, "-o", to])
 
-        return compile_one
-
-    return emulate.kept(
-        [*kernels, *emulate.checks(native), *more], native, common, emulate.cache_folder().with_name("nvcc"), note, make
-    )
+    cache = emulate.cache_folder().with_name("nvcc")
+    sources = [*kernels, *emulate.checks(native), *more]
+    return emulate.kept(sources, native, common, cache, note, lambda _: compile_one)
 
 
 def compile_own(nvcc: Nvcc, file: Path, launchers: Iterable[Launcher], folder: Path) -> Path:

@@ -11,14 +11,7 @@ from collections.abc import Sequence
 
 from mnist_cuda import __version__, commands
 from mnist_cuda.commands.parser import Parser, add_commands, examples
-from mnist_cuda.errors import (
-    MnistCudaError,
-    OutOfMemoryError,
-    OutputError,
-    RankLostError,
-    UnavailableError,
-    UsageError,
-)
+from mnist_cuda.errors import MnistCudaError, OutputError, RankLostError, UnavailableError, UsageError, exit_code_of
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -89,12 +82,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return code
     except RankLostError as error:  # without a text where another rank prints one
         return failed(str(error), error.exit_code)
-    except MnistCudaError as error:
-        return failed(str(error) or repr(error.__cause__ or error), error.exit_code)
-    except ValueError as error:  # the seam refuses an argument
-        return failed(str(error) or repr(error), UsageError.exit_code)
+    except (MnistCudaError, ValueError) as error:  # or the seam refuses an argument
+        return failed(str(error) or repr(error.__cause__ or error), exit_code_of(error))
     except MemoryError as error:
-        return failed(str(error) or "host memory ran out", OutOfMemoryError.exit_code)
+        return failed(str(error) or "host memory ran out", exit_code_of(error))
     except ImportError as error:
         if (error.name or "").startswith("mnist_cuda") and "_native" not in str(error):
             raise  # our own fault
@@ -106,5 +97,5 @@ def main(argv: Sequence[str] | None = None) -> int:
         where = f"{error.filename}: " if error.filename else ""
         return failed(f"{where}{error.strerror or error}", OutputError.exit_code)
     except KeyboardInterrupt as interrupt:
-        signum = getattr(interrupt, "signum", signal.SIGINT)  # signals.Interrupted has one
-        return failed(f"stopped by {signal.Signals(signum).name}", 128 + signum)
+        code = exit_code_of(interrupt)
+        return failed(f"stopped by {signal.Signals(code - 128).name}", code)

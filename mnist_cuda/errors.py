@@ -84,3 +84,15 @@ class OutputError(MnistCudaError):
     """Standard output, or a file or folder other than a model's or a data set's, cannot be read or written."""
 
     exit_code = 6
+
+
+def exit_code_of(error: BaseException) -> int:
+    """What the command line ends with after this error; 1 for one that is our own fault."""
+    if isinstance(error, MnistCudaError):
+        return error.exit_code
+    if isinstance(error, ValueError):
+        return UsageError.exit_code
+    if isinstance(error, MemoryError):
+        return OutOfMemoryError.exit_code
+    # signals.Interrupted says which signal.
+    return 128 + getattr(error, "signum", 2) if isinstance(error, KeyboardInterrupt) else 1

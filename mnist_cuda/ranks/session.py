@@ -16,7 +16,7 @@ import safetensors.numpy
 
 from mnist_cuda import _native
 from mnist_cuda.engine.model import PARAMETERS
-from mnist_cuda.errors import MnistCudaError, OutOfMemoryError, RankLostError, UnavailableError, UsageError
+from mnist_cuda.errors import MnistCudaError, RankLostError, UnavailableError, exit_code_of
 from mnist_cuda.ranks.group import Ranks
 from mnist_cuda.ranks.launchers import meet
 from mnist_cuda.ranks.processes import Processes
@@ -56,7 +56,7 @@ def rank_0(world: World, argv: Sequence[str]) -> Iterator[Ranks]:
                     error = processes.lost(gone)
                     ranks.leave(error.exit_code, str(error))
                     raise error from None
-                ranks.leave(_exit_code(error), str(error) or "an error")
+                ranks.leave(exit_code_of(error), str(error) or "an error")
                 raise
             if not left.is_set():
                 ranks.end()
@@ -75,9 +75,9 @@ def another_rank(world: World, sockets: Sequence[socket.socket]) -> Iterator[Ran
         except RankLostError as error:
             raise RankLostError("", ranks.departure[1] or error.exit_code) from None
         except Exception as error:
-            ranks.leave(_exit_code(error), str(error) or type(error).__name__)
+            ranks.leave(exit_code_of(error), str(error) or type(error).__name__)
             if isinstance(error, MnistCudaError | ValueError | MemoryError):
-                raise RankLostError("", _exit_code(error)) from None
+                raise RankLostError("", exit_code_of(error)) from None
             raise
 
 
@@ -97,7 +97,7 @@ def launched(launcher: str, count: int, seconds: float) -> Iterator[tuple[World,
             raise RankLostError("", error.exit_code) from None
         raise _advised(error, ranks) from None
     except BaseException as error:
-        code = _exit_code(error)
+        code = exit_code_of(error)
         atexit.register(end_all, code)  # once this error is printed
         if world.rank and isinstance(error, MnistCudaError | ValueError | MemoryError):
             raise RankLostError(f"rank {world.rank}: {error}", code) from None
@@ -166,14 +166,3 @@ def _advised(error: RankLostError, ranks: Ranks) -> RankLostError:
         return error
     text = f"{error}; `mnist-cuda train --resume {ranks.folder}` goes on from the last checkpoint"
     return RankLostError(text, error.exit_code)
-
-
-def _exit_code(error: BaseException) -> int:
-    """What the command line ends with after this error; cli.main has the same."""
-    if isinstance(error, MnistCudaError):
-        return error.exit_code
-    if isinstance(error, ValueError):
-        return UsageError.exit_code
-    if isinstance(error, MemoryError):
-        return OutOfMemoryError.exit_code
-    return 128 + getattr(error, "signum", 2) if isinstance(error, KeyboardInterrupt) else 1

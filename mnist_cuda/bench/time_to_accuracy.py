@@ -16,8 +16,7 @@ import math
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -320,20 +319,6 @@ def print_results(out: Console, results: Iterable[Runs], target: float) -> None:
     console.print_table(out, COLUMNS, cells, right=COLUMNS[2:], optional=("mean", "total ms"))
 
 
-def select(
-    trainee: EngineTrainee, budgets: Sequence[Budget], recipes: Callable[[Budget], list[Recipe]], seeds: Sequence[int],
-    live: console.LiveLine,
-) -> tuple[list[Result], list[Result]]:  # fmt: skip
-    """The chosen result of each budget, in rising time, and all results."""
-    chosen, tried = [], []
-    for done, budget in enumerate(budgets):
-        live.show(done / len(budgets), f"held-out images choose the recipe of {budget}")
-        results = [measure(trainee, recipe, seeds) for recipe in recipes(budget)]
-        chosen.append(choose(results))
-        tried += results
-    return sorted(chosen, key=Result.train_seconds), tried
-
-
 @dataclass(frozen=True, kw_only=True)
 class TimeToAccuracyOptions(EngineOptions, DataOptions, RecordOptions):
     """The target, in per cent of the test images, and the candidates; None of these is BUDGETS, SCHEDULES, PEAKS.
@@ -355,13 +340,84 @@ class TimeToAccuracyOptions(EngineOptions, DataOptions, RecordOptions):
     peer_python: Path | None = None
 
 
+def select(
+    engine: Engine,
+    data: dataset.Dataset,
+    budgets: Sequence[Budget],
+    shapes: Sequence[tuple[str, float]],
+    options: TimeToAccuracyOptions,
+    out: Console,
+) -> tuple[list[Result], list[Result]]:
+    """The best result of each budget by held-out training images, in rising time, and all results.
+
+    shapes: schedule and peak of the recipes that are tried in each budget.
+    """
+    count, kept = len(data.train_labels), len(data.train_labels) - options.hold_out
+    shuffled = epoch_order(0, 0, count)  # no run trains on an epoch 0
+    train, held_out = np.sort(shuffled[:kept]), np.sort(shuffled[kept:])
+    scored = data.train_images[held_out], data.train_labels[held_out]
+    trainee = EngineTrainee(engine, data.train_images[train], data.train_labels[train], scored)
+    seeds = range(SELECTION_SEED, SELECTION_SEED + options.selection_seeds)
+    each = sum(trainee.expected_seconds(budgets).values())
+    times = (each * len(shapes) * (1 + len(seeds)), each * count / kept * (1 + options.seeds))
+    choosing, training = map(console.format_duration, times)
+    peers_too = "; the peers come on top of that" if words(options.peers) else ""
+    out.print(f"it takes about {choosing} to choose the recipes and at most {training} to train by them{peers_too}")
+    chosen, tried = [], []
+    with console.LiveLine(out) as live:
+        for done, budget in enumerate(budgets):
+            live.show(done / len(budgets), f"held-out images choose the recipe of {budget}")
+            results = [measure(trainee, Recipe(budget, *shape), seeds) for shape in shapes]
+            chosen.append(choose(results))
+            tried += results
+    chosen.sort(key=Result.train_seconds)
+    out.print(
+        f"\nthe best recipe of each budget by {options.hold_out} held-out training images, of {len(shapes)} with "
+        f"{console.plural(len(seeds), 'seed')} each, after training on the other {kept}:"
+    )
+    print_results(out, chosen, options.target / 100)
+    return chosen, tried
+
+
+def try_budgets(
+    engine: Engine, data: dataset.Dataset, recipes: Sequence[Recipe], options: TimeToAccuracyOptions, out: Console
+) -> list[Result]:
+    """Results on the test images after training on all others, to the first with its median at the target."""
+    rows: list[Result] = []
+    trainee = EngineTrainee(engine, data.train_images, data.train_labels, (data.test_images, data.test_labels))
+    with console.LiveLine(out) as live:
+        for done, recipe in enumerate(recipes):
+            live.show(done / len(recipes), f"recipe {recipe}, {options.seeds} seeds")
+            rows.append(measure(trainee, recipe, range(options.seeds)))
+            if rows[-1].median() >= options.target / 100:
+                break
+    return rows
+
+
+def train_peers(
+    peers: Sequence[Competitor], precision: str, data: dataset.Dataset, recipe: Recipe, seeds: int, out: Console
+) -> tuple[list[Result], list[str]]:
+    """Results of other frameworks by this recipe; and why there is none of some."""
+    rows, faults = [], []
+    with tempfile.TemporaryDirectory() as folder, console.LiveLine(out) as live:
+        for done, peer in enumerate(peers):
+            live.show(done / len(peers), f"{peer.label}, {seeds} seeds")
+            try:
+                with CompetitorProcess(peer.command) as process:
+                    trainee = PeerTrainee(process, peer, precision, data, Path(folder))
+                    rows.append(measure(trainee, recipe, range(seeds)))
+            except CompetitorError as error:
+                faults.append(f"{peer.label}: {error}")
+    return rows, faults
+
+
 def command(options: TimeToAccuracyOptions) -> int:
     output = Record(options.json, busy=options.busy)
     budgets = list(dict.fromkeys(parse_budgets(some_words("--budgets", options.budgets or BUDGETS))))
-    shapes = some_words("--schedules", options.schedules or SCHEDULES)
+    schedules = some_words("--schedules", options.schedules or SCHEDULES)
     peaks = parse_peaks(some_words("--peaks", options.peaks or map(str, PEAKS)))
-    for shape in shapes:
-        parse_schedule(shape, 0)
+    for schedule in schedules:
+        parse_schedule(schedule, 0)
     engine = options.make()
     peers = peer_competitors(words(options.peers), [engine.info.device], options.peer_python or PEER_PYTHON)
     for peer in peers:
@@ -369,69 +425,29 @@ def command(options: TimeToAccuracyOptions) -> int:
             raise UnavailableError(f"{peer.label} cannot run here: {peer.unavailable}")
     data = options.load()
     count, target = len(data.train_labels), options.target / 100
-    kept = count - options.hold_out
     largest = max(budget.batch_size for budget in budgets)
-    if kept < largest:
+    if count - options.hold_out < largest:
         raise UsageError(
             f"the {count} training images less {options.hold_out} held out do not fill a batch of {largest}"
         )
     facts = tables.Circumstances(data, options.threads or len(os.sched_getaffinity(0)))
     out = console.make_console(stderr=output.on_stdout)
     out.print(f"training time to {options.target:g} %, {engine.info.name} {engine.precision}, {data.name}")
-
-    def recipes(budget: Budget) -> list[Recipe]:
-        return [Recipe(budget, shape, peak) for shape, peak in itertools.product(shapes, peaks)]
-
-    shuffled = epoch_order(0, 0, count)  # no run trains on an epoch 0
-    train, held_out = np.sort(shuffled[:kept]), np.sort(shuffled[kept:])
-    scored = data.train_images[held_out], data.train_labels[held_out]
-    trainee = EngineTrainee(engine, data.train_images[train], data.train_labels[train], scored)
-    seeds = range(SELECTION_SEED, SELECTION_SEED + options.selection_seeds)
-    each = sum(trainee.expected_seconds(budgets).values())
-    times = (each * len(recipes(budgets[0])) * (1 + len(seeds)), each * count / kept * (1 + options.seeds))
-    choosing, training = map(console.format_duration, times)
-    peers_too = "; the peers come on top of that" if peers else ""
-    out.print(f"it takes about {choosing} to choose the recipes and at most {training} to train by them{peers_too}")
-    with console.LiveLine(out) as live:
-        chosen, tried = select(trainee, budgets, recipes, seeds, live)
-    out.print(
-        f"\nthe best recipe of each budget by {options.hold_out} held-out training images, of "
-        f"{len(recipes(budgets[0]))} with {console.plural(len(seeds), 'seed')} each, after training on the other "
-        f"{kept}:"
-    )
-    print_results(out, chosen, target)
+    chosen, tried = select(engine, data, budgets, list(itertools.product(schedules, peaks)), options, out)
 
     way = "budgets in rising time, to the first with a median at the target: the test set chose it, but not its recipe"
     if options.freeze_at is not None:
         chosen = [held for held in chosen if held.median() >= options.freeze_at / 100][:1]
         way = f"the shortest budget with a median at {options.freeze_at:g} % of the held-out images, frozen by that"
     out.print(f"\nby the {len(data.test_labels)} test images, after training on all {count}; {way}")
-    rows: list[Result] = []
-    reached = False
-    with console.LiveLine(out) as live:
-        trainee = EngineTrainee(engine, data.train_images, data.train_labels, (data.test_images, data.test_labels))
-        for done, held in enumerate(chosen):
-            live.show(done / len(chosen), f"recipe {held.recipe}, {options.seeds} seeds")
-            rows.append(measure(trainee, held.recipe, range(options.seeds)))
-            reached = rows[-1].median() >= target
-            if reached:
-                break
+    rows = try_budgets(engine, data, [held.recipe for held in chosen], options, out)
+    reached = bool(rows) and rows[-1].median() >= target
     print_results(out, rows, target)
 
-    faults = []
+    faults: list[str] = []
     if reached and peers:
         out.print("\nthe same recipe, seeds, weights and orders, in other frameworks:")
-        with tempfile.TemporaryDirectory() as folder, console.LiveLine(out) as live:
-            others = []
-            for done, peer in enumerate(peers):
-                live.show(done / len(peers), f"{peer.label}, {options.seeds} seeds")
-                try:
-                    with ExitStack() as stack:
-                        process = stack.enter_context(CompetitorProcess(peer.command))
-                        other = PeerTrainee(process, peer, engine.precision, data, Path(folder))
-                        others.append(measure(other, rows[-1].recipe, range(options.seeds)))
-                except CompetitorError as error:
-                    faults.append(f"{peer.label}: {error}")
+        others, faults = train_peers(peers, engine.precision, data, rows[-1].recipe, options.seeds, out)
         print_results(out, others, target)
         rows += others
         for fault in faults:

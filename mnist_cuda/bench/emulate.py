@@ -330,37 +330,40 @@ def command(
         out.print(f"\n{name}, {ours[0]['shape']}")
         console.print_table(out, COLUMNS, [_cells(row, GPUS[on]) for row in ours], right=COLUMNS[1:], optional=OPTIONAL)
         for row in ours:
-            if variant and not row["absent"]:
-                lines = sorted(row["report"]["lines"], key=lambda line: -line.get("sectors", line.get("turns", 0)))
-                console.print_table(
-                    out,
-                    LINE_COLUMNS,
-                    [_line_cells(line) for line in lines],
-                    right=LINE_COLUMNS[3:],
-                    optional=LINE_OPTIONAL,
-                )
-                if name in known:
-                    _print_resources(out, known[name], on)
-            if row["absent"]:
-                out.print(f"absent: {row['variant']}: {row['absent']}")
-                continue
-            if row["wrong"] or row["failed"]:
-                out.print(f"WRONG: {row['variant']}: {row['failed'] or row['wrong']}")
-            for fault in row["report"]["faults"]:
-                other = f"; the other is at {fault['other_file']}:{fault['other_line']}" if fault["other_line"] else ""
-                out.print(f"{fault['file']}:{fault['line']}: {fault['kind']}: {fault['words']}{other}")
+            _print_more(out, row, lines=bool(variant), known=known.get(name), on=on)
     if others:
-        out.print(
-            "\nother languages, by their own simulators and on small inputs; these find no faults and count nothing"
-        )
-        cells = [(row["op"], row["variant"], row["by"], _error(row), row["why"]) for row in others]
-        console.print_table(out, OTHER_COLUMNS, cells, optional=("why",))
-        for reason in dict.fromkeys(row["absent"] for row in others if row["absent"]):
-            out.print(f"absent: {', '.join(row['variant'] for row in others if row['absent'] == reason)}: {reason}")
-        for row in others:
-            if row["failed"]:
-                out.print(f"WRONG: {row['variant']}: {row['failed']}")
+        _print_others(out, others)
     return 0 if right else 1
+
+
+def _print_more(out: Console, row: dict[str, Any], lines: bool, known: occupancy.Resources | None, on: str) -> None:
+    """What the table leaves out of a row: the accesses of each line, the kernels' resources, and what is wrong."""
+    if row["absent"]:
+        out.print(f"absent: {row['variant']}: {row['absent']}")
+        return
+    report = row["report"]
+    if lines:
+        costly = sorted(report["lines"], key=lambda line: -line.get("sectors", line.get("turns", 0)))
+        cells = [_line_cells(line) for line in costly]
+        console.print_table(out, LINE_COLUMNS, cells, right=LINE_COLUMNS[3:], optional=LINE_OPTIONAL)
+    if known:
+        _print_resources(out, known, on)
+    if row["wrong"] or row["failed"]:
+        out.print(f"WRONG: {row['variant']}: {row['failed'] or row['wrong']}")
+    for fault in report["faults"]:
+        other = f"; the other is at {fault['other_file']}:{fault['other_line']}" if fault["other_line"] else ""
+        out.print(f"{fault['file']}:{fault['line']}: {fault['kind']}: {fault['words']}{other}")
+
+
+def _print_others(out: Console, others: Sequence[dict[str, Any]]) -> None:
+    out.print("\nother languages, by their own simulators and on small inputs; these find no faults and count nothing")
+    cells = [(row["op"], row["variant"], row["by"], _error(row), row["why"]) for row in others]
+    console.print_table(out, OTHER_COLUMNS, cells, optional=("why",))
+    for reason in dict.fromkeys(row["absent"] for row in others if row["absent"]):
+        out.print(f"absent: {', '.join(row['variant'] for row in others if row['absent'] == reason)}: {reason}")
+    for row in others:
+        if row["failed"]:
+            out.print(f"WRONG: {row['variant']}: {row['failed']}")
 
 
 def _resources(found: list[dict[str, Any]], files: Files, on: str) -> dict[str, occupancy.Resources]:

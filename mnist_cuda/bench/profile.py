@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import groupby
 from pathlib import Path
@@ -64,6 +64,11 @@ def roof(op: OpTime, roofs: Roofs) -> tuple[float, str] | tuple[None, None]:
     return (moving, "memory") if moving >= computing else (computing, op.unit)
 
 
+def _name(op: OpTime) -> str:
+    """With its phase."""
+    return op.op if op.op.startswith(op.phase) else f"{op.phase}: {op.op}"
+
+
 def table(ops: Sequence[OpTime], roofs: Roofs | None) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Columns and rows: each phase in its order, below it its ops where there are more than one."""
     scale, flops = (1e12, "TFLOP/s") if roofs else (1e9, "GFLOP/s")
@@ -85,8 +90,7 @@ def table(ops: Sequence[OpTime], roofs: Roofs | None) -> tuple[tuple[str, ...], 
     for phase, group in groupby(ops, lambda op: op.phase):
         inside = list(group)
         if len(inside) == 1:
-            op = inside[0]
-            rows.append(cells(op.op if op.op.startswith(phase) else f"{phase}: {op.op}", op.us, op))
+            rows.append(cells(_name(inside[0]), inside[0].us, inside[0]))
         else:
             rows.append(cells(phase, sum(op.us for op in inside), None))
             rows += [cells(f"  {op.op}", op.us, op) for op in inside]
@@ -192,7 +196,7 @@ def command(options: ProfileOptions) -> int:
     columns, rows = table(ops, roofs)
     console.print_table(out, columns, rows, right=columns[1:6], optional=("bound", columns[4], "GB/s"))
     out.print(_summary(found))
-    kernel_use.print_table(out, "op", _kernels(ops))
+    kernel_use.print_table(out, "op", ((_name(op), op.kernels) for op in ops))
     out.print("\nTo look closer:")
     for line in tools:
         tool = next(word for word in line.split() if "=" not in word)
@@ -212,13 +216,6 @@ def command(options: ProfileOptions) -> int:
         atomic_write(options.trace, dumps(trace_events(ops, title, TRACED_STEPS)).encode() + b"\n")
         out.print(f"wrote {options.trace}, for ui.perfetto.dev or chrome://tracing")
     return 0
-
-
-def _kernels(ops: Sequence[OpTime]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """The ops that launch something, by the names that the table of times has."""
-    for phase, group in groupby(ops, lambda op: op.phase):
-        for op in group:
-            yield op.op if op.op.startswith(phase) else f"{phase}: {op.op}", op.kernels
 
 
 def _with_roof(op: OpTime, roofs: Roofs | None) -> dict[str, Any]:

@@ -11,8 +11,9 @@ from mnist_cuda import _native
 from mnist_cuda.bench import kernel_use, machine_code, op_peers
 from mnist_cuda.bench.competitors import PEER_PYTHON, words
 from mnist_cuda.bench.record import Record
+from mnist_cuda.engine import _native_errors
 from mnist_cuda.engine.gpu_libraries import OP_LIBRARIES, find_libraries
-from mnist_cuda.errors import OutOfMemoryError, UnavailableError, UsageError
+from mnist_cuda.errors import UnavailableError, UsageError
 from mnist_cuda.machine import gpu, gpu_libraries
 from mnist_cuda.run.options import RecordOptions
 from mnist_cuda.terminal import console
@@ -31,14 +32,8 @@ def measure(op: str, variant: str, batch_size: int, device: int) -> dict[str, An
     OutOfMemoryError where the batch does not fit.
     """
     find_libraries(OP_LIBRARIES)
-    try:
+    with _native_errors():
         return _native.bench_ops(op, variant, batch_size, device)
-    except _native.UnavailableError as error:
-        raise UnavailableError(str(error)) from error
-    except (_native.OutOfMemoryError, MemoryError) as error:
-        raise OutOfMemoryError(str(error) or "host memory ran out") from error
-    except RuntimeError as error:  # a call of CUDA or of one of its libraries failed
-        raise UnavailableError(str(error)) from error
 
 
 def roofs_text(roofs: dict[str, float]) -> str:

@@ -287,7 +287,7 @@ def command(options: ShareOptions) -> int:
             rows = [{key: row[key] for key in _OP} for row in found["rows"]]
             report = {"batch_size": OPS_BATCH, "roofs": found["roofs"], "rows": rows}
     value = {
-        "card": facts["name"] if facts else "",
+        "card": facts["name"] if facts else machine.cpu_model(),
         "engine": info.name,
         "settings": {"blocks": BLOCKS, "lr": LEARNING_RATE, "threads": options.threads or machine.cores()},
         "data": {"name": data.name, "digest": data.digest},
@@ -296,7 +296,6 @@ def command(options: ShareOptions) -> int:
         "accuracy": accuracy,
     }
     record = output.whole(value, gpu=facts)
-    record["card"] = record["card"] or record["machine"]["cpu"]
     record["digest"] = digest_of(record)
     JsonOutput.write(output, record)
     if not output.on_stdout:

@@ -108,10 +108,12 @@ def command(options: AroundOptions) -> int:
     with tempfile.TemporaryDirectory() as name:
         for run in range(options.runs + 1):
             for label, command in COMMANDS.items():
-                commands[label] += [seconds_of(command, Path(name))[0]][not run :]
+                commands[label].append(seconds_of(command, Path(name))[0])
             for engine in made:
-                trainings[label_of(engine)] += [stages_of(engine, options, Path(name))][not run :]
+                trainings[label_of(engine)].append(stages_of(engine, options, Path(name)))
             estimate.after((run + 1) / (options.runs + 1))
+    commands = {label: runs[1:] for label, runs in commands.items()}  # the first does not count
+    trainings = {label: runs[1:] for label, runs in trainings.items()}
     for engine in made:
         work = calls_of(engine, data, options.batch_size)
         calls[label_of(engine)] = {

@@ -67,12 +67,8 @@ class EmulatedEngine:
         table, program = self._folder / "own_table.cpp", self._folder / "program"
         names = [f"mnist_own_launch_{number}" for number in range(len(objects))]
         table.write_text(
-            '#include <string>\n#include "judge/own.h"\n'
-            + "".join(
-                f'extern "C" int {name}(int, int, void* const*, const std::int64_t*, const double*, void*, '
-                "const char**);\n"
-                for name in names
-            )
+            '#include <string>\n#include <type_traits>\n#include "judge/own.h"\n'
+            + "".join(f'extern "C" std::remove_pointer_t<mnist::OwnLaunch> {name};\n' for name in names)
             + "namespace mnist {\nOwnLaunch open_own(const std::string& library) {\n"
             f"  static constexpr OwnLaunch kAll[] = {{{', '.join([*names, 'nullptr'])}}};\n"
             "  return kAll[std::stoi(library)];\n}\n}\n"

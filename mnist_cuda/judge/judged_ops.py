@@ -242,11 +242,6 @@ def _statistics(x: NDArray[Any]) -> tuple[Answer, Answer]:
     return Answer(mean, level, terms), Answer(var, var + level * np.sqrt(var) + 1e-6 * level**2, terms)
 
 
-def _batch_norm_statistics(a: Arrays, of: Sizes) -> dict[str, Answer]:
-    mean, var = _statistics(a["x"])
-    return {"mean": mean, "var": var}
-
-
 def _batch_norm_forward(a: Arrays, of: Sizes) -> dict[str, Answer]:
     x, gamma, beta = a["x"], a["gamma"][:, None], a["beta"][:, None]
     mean, var = (each.value[:, None] for each in _statistics(x))
@@ -289,17 +284,9 @@ def _log_softmax_nll_backward(a: Arrays, of: Sizes) -> dict[str, Answer]:
     return {"dx": Answer(each * (p - is_label), each * (p + is_label), 4)}
 
 
-def _transpose(a: Arrays, of: Sizes) -> dict[str, Answer]:
-    return {"y": Answer(a["x"].T)}
-
-
 def _row_sums(a: Arrays, of: Sizes) -> dict[str, Answer]:
     kept = np.where(np.arange(of["columns"]) < a["length"][:, None], a["x"], 0)
     return {"y": Answer(kept.sum(1), abs(kept).sum(1), of["columns"])}
-
-
-def _histogram(a: Arrays, of: Sizes) -> dict[str, Answer]:
-    return {"count": Answer(np.bincount(a["pixels"], minlength=BINS))}
 
 
 def _layer_of_one_channel(a: Arrays, of: Sizes) -> dict[str, Answer]:
@@ -617,7 +604,7 @@ OPS = {
             "batch_norm_statistics",
             "batch_norm_statistics",
             (out("mean", "channels"), out("var", "channels"), _PARTIAL, given("x", "batch channels area"), *_NORM),
-            _batch_norm_statistics,
+            lambda a, of: dict(zip(("mean", "var"), _statistics(a["x"]), strict=True)),
             (*_NORM_CASES, *_shifted((2, 2, 16), "x")),
             Case((16, 4, 196)),
         ),
@@ -705,7 +692,7 @@ OPS = {
             "transpose",
             "transpose",
             (out("y", "columns rows"), given("x", "rows columns"), *sizes("rows", "columns"), _STREAM),
-            _transpose,
+            lambda a, of: {"y": Answer(a["x"].T)},
             (
                 Case((1, 1), calls=13),
                 *_cases((1, 5), (31, 33), (32, 32), (33, 31), (64, 32), (2, 100), (100, 3), (65, 70), special=(9, 40)),
@@ -741,7 +728,7 @@ OPS = {
                 *sizes("pixel_count"),
                 _STREAM,
             ),
-            _histogram,
+            lambda a, of: {"count": Answer(np.bincount(a["pixels"], minlength=BINS))},
             (
                 Case((1,), calls=13),
                 *_cases((31,), (255,), (257,), (4095,), (4096,), (4097,), (9000,)),

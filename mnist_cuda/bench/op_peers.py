@@ -181,11 +181,6 @@ def _conv2d_sizes(inputs: Arrays) -> tuple[int, ...]:
 _conv2d = _judged("conv2d_forward", _conv2d_sizes)
 
 
-def _conv2_inputs(batch: int) -> Arrays:
-    layer = layer_inputs(batch, 32, 64, 14)
-    return {name: layer[name] for name in ("x", "w", "bias")}
-
-
 def layer_before_pooling(inputs: Arrays) -> NDArray[np.float64]:
     """Convolution, batch norm by the batch's statistics, and relu."""
     z = _conv2d(inputs)["y"]
@@ -199,20 +194,19 @@ def _layer(inputs: Arrays) -> Arrays:
     return {"y": y.reshape(batch, outputs, side // 2, 2, side // 2, 2).max((3, 5))}
 
 
-def _norm_inputs(batch: int) -> Arrays:
-    return {"x": _normal(batch, 32, 784), "gamma": _normal(32, seed=2), "beta": _normal(32, seed=3)}
-
-
 # By op: its inputs for so many images, and the reference.
 OPS: dict[str, tuple[Callable[[int], Arrays], Reference]] = {
-    "conv2d": (_conv2_inputs, _conv2d),
+    "conv2d": (lambda batch: layer_inputs(batch, 32, 64, 14), _conv2d),
     "conv_bn_relu_pool": (lambda batch: layer_inputs(batch, 32, 64, 14), _layer),
     "conv_bn_relu_pool_layer1": (lambda batch: layer_inputs(batch, 1, 32, 28), _layer),
     "relu_max_pool2d": (
         lambda batch: {"x": _normal(batch * 32, 28, 28)},
         _judged("relu_max_pool2d_forward", lambda a: (len(a["x"]), 14)),
     ),
-    "batch_norm_forward": (_norm_inputs, _judged("batch_norm_forward", lambda a: a["x"].shape)),
+    "batch_norm_forward": (
+        lambda batch: {"x": _normal(batch, 32, 784), "gamma": _normal(32, seed=2), "beta": _normal(32, seed=3)},
+        _judged("batch_norm_forward", lambda a: a["x"].shape),
+    ),
     "transpose": (lambda batch: {"x": _normal(batch, 3136)}, _judged("transpose", lambda a: a["x"].shape)),
     "linear": (linear_inputs, _judged("linear_forward", _linear_sizes)),
     "linear_relu": (linear_inputs, _judged("linear_relu_forward", _linear_sizes)),

@@ -268,7 +268,8 @@ def measure(rows: list[Row], data: Dataset, options: BenchOptions, output: Recor
     out.print(facts.headline(step))
     if facts.busy():
         console.print_warning(facts.busy())
-    tables.print_absent_peers(out, rows)
+    for reason in dict.fromkeys(row.fault for row in rows if row.absent and row.competitor.peer):
+        out.print(f"left out: {reason}")
     timed = [row for row in rows if not row.fault]
     more = "; setting the peers up comes on top of that" if any(row.competitor.peer for row in timed) else ""
     console.Estimate(out, "it takes at most").say(len(timed) * (WARM_UP_SECONDS + options.seconds), more)

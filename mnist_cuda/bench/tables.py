@@ -21,12 +21,6 @@ COLUMNS = ("competitor", "precision", "set-up", "median us", "p5", "p95", "n", "
 OPTIONAL = ("p5", "p95", "set-up", "n")  # the first to go on a narrow terminal
 
 
-def print_absent_peers(out: Console, rows: list[Row]) -> None:
-    """Print a line for each peer that is not installed; `print_rows` leaves it out."""
-    for reason in dict.fromkeys(row.fault for row in rows if row.absent and row.competitor.peer):
-        out.print(f"left out: {reason}")
-
-
 def print_rows(out: Console, batch_size: int, placement: str, rows: list[Row]) -> None:
     """Print the table of one batch size, and below it why a row has no figures."""
     where = ", training images in the host's memory" if placement == "host" else ""

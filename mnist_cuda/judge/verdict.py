@@ -385,16 +385,14 @@ def lines(verdict: Verdict, seconds: float) -> Iterable[tuple[str, str]]:
 
 
 def _right(verdict: Verdict) -> Iterable[tuple[str, str]]:
-    cases = f"{verdict.ran} cases" if verdict.ran == verdict.cases else f"{verdict.ran} of {verdict.cases} cases"
     if verdict.wrong:
-        yield from _wrong(verdict, cases)
+        yield from _wrong(verdict)
         return
     exact = "all elements exact" if not verdict.error else f"error at most {verdict.error:.2f} of its bound"
-    large = "" if verdict.ran == verdict.cases else f", the others are too large for {verdict.by}"
-    yield (
-        "right",
-        f"in {'all ' * (not large)}{cases}{large}; {exact}{', of products in tf32' if verdict.tf32 else ''}",
-    )
+    cases = f"all {verdict.ran} cases"
+    if verdict.ran < verdict.cases:
+        cases = f"{verdict.ran} of {verdict.cases} cases, the others are too large for {verdict.by}"
+    yield "right", f"in {cases}; {exact}{', of products in tf32' if verdict.tf32 else ''}"
     if verdict.refused:
         yield "", f"refuses, as it may: {'; '.join(verdict.refused)}"
 
@@ -456,7 +454,7 @@ def _uses(resources: Resources) -> Iterable[tuple[str, str]]:
         )
 
 
-def _wrong(verdict: Verdict, cases: str) -> Iterable[tuple[str, str]]:
+def _wrong(verdict: Verdict) -> Iterable[tuple[str, str]]:
     first = verdict.wrong[0]
     stopped = "" if verdict.ran == verdict.cases else f", of {verdict.cases}"
     call = f", call {first.call}" if first.call > 1 else ""
@@ -465,10 +463,8 @@ def _wrong(verdict: Verdict, cases: str) -> Iterable[tuple[str, str]]:
         yield "", first.failed
         return
     place = f"{first.output}[{','.join(map(str, first.index))}]"
-    if first.unwritten:
-        yield "", f"{place}, expected {first.expected:.6g}, was never written; {first.count} of {first.of} are wrong"
-    else:
-        yield "", f"{place} is {first.got:.6g}, expected {first.expected:.6g}; {first.count} of {first.of} are wrong"
+    found = "was never written" if first.unwritten else f"is {first.got:.6g}"
+    yield "", f"{place} {found}, expected {first.expected:.6g}; {first.count} of {first.of} are wrong"
     if first.of > 1:
         yield "", "around it (right ., wrong X, never written ?):"
         for row in first.around:

@@ -44,59 +44,59 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 MAX_THREADS = 1024  # of an engine on the CPU; more than that is a slip of the hand
 
-# The public names by subject, in the order of docs/api.md, each with its module; and its name there, if it has another.
-PUBLIC: dict[str, dict[str, tuple[str, ...]]] = {
+# The public names by subject, in the order of docs/api.md, each with its module, or MODULE:NAME if that differs.
+PUBLIC: dict[str, dict[str, str]] = {
     "Data": {
-        "load_dataset": ("data.dataset", "load"),
-        "dataset_of": ("data.own",),
-        "dataset_from_folder": ("data.own",),
-        "Dataset": ("data.dataset",),
-        "read_picture": ("data.picture_file",),
-        "as_mnist": ("data.digit",),
-        "digits_of": ("data.digit",),
-        "Digit": ("data.digit",),
+        "load_dataset": "data.dataset:load",
+        "dataset_of": "data.own",
+        "dataset_from_folder": "data.own",
+        "Dataset": "data.dataset",
+        "read_picture": "data.picture_file",
+        "as_mnist": "data.digit",
+        "digits_of": "data.digit",
+        "Digit": "data.digit",
     },
     "Training": {
-        "train": ("run.train",),
-        "TrainOptions": ("run.options",),
-        "TrainingResult": ("run.results",),
-        "Progress": ("run.training",),
-        "Callback": ("run.callbacks",),
-        "StopTraining": ("run.callbacks",),
-        "EarlyStopping": ("run.callbacks",),
-        "TensorBoard": ("run.callbacks",),
-        "Trainer": ("run.training",),
-        "epoch_order": ("run.training",),
-        "sweep": ("sweeps.sweep",),
-        "SweepResult": ("sweeps.result",),
-        "SweptModel": ("sweeps.table",),
+        "train": "run.train",
+        "TrainOptions": "run.options",
+        "TrainingResult": "run.results",
+        "Progress": "run.training",
+        "Callback": "run.callbacks",
+        "StopTraining": "run.callbacks",
+        "EarlyStopping": "run.callbacks",
+        "TensorBoard": "run.callbacks",
+        "Trainer": "run.training",
+        "epoch_order": "run.training",
+        "sweep": "sweeps.sweep",
+        "SweepResult": "sweeps.result",
+        "SweptModel": "sweeps.table",
     },
     "Models": {
-        "evaluate": ("run.evaluation",),
-        "Evaluation": ("run.results",),
-        "predict": ("run.evaluation",),
-        "Predictions": ("run.evaluation",),
-        "load_model": ("run.checkpoint",),
-        "save_model": ("run.checkpoint",),
-        "Model": ("run.results",),
-        "init_parameters": ("engine.model",),
-        "onnx_model": ("run.onnx_export",),
+        "evaluate": "run.evaluation",
+        "Evaluation": "run.results",
+        "predict": "run.evaluation",
+        "Predictions": "run.evaluation",
+        "load_model": "run.checkpoint",
+        "save_model": "run.checkpoint",
+        "Model": "run.results",
+        "init_parameters": "engine.model",
+        "onnx_model": "run.onnx_export",
     },
     "Engines": {
-        "engines": ("engine",),
-        "EngineInfo": ("engine",),
-        "Engine": ("engine",),
-        "Probe": ("engine",),
-        "OpTime": ("engine",),
+        "engines": "engine",
+        "EngineInfo": "engine",
+        "Engine": "engine",
+        "Probe": "engine",
+        "OpTime": "engine",
     },
     "Errors": {
-        "MnistCudaError": ("errors",),
-        "UsageError": ("errors",),
-        "DivergedError": ("errors",),
-        "DataError": ("errors",),
-        "UnavailableError": ("errors",),
-        "OutOfMemoryError": ("errors",),
-        "CheckpointError": ("errors",),
+        "MnistCudaError": "errors",
+        "UsageError": "errors",
+        "DivergedError": "errors",
+        "DataError": "errors",
+        "UnavailableError": "errors",
+        "OutOfMemoryError": "errors",
+        "CheckpointError": "errors",
     },
 }
 _WHERE = {name: where for names in PUBLIC.values() for name, where in names.items()}
@@ -154,8 +154,8 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module 'mnist_cuda' has no attribute {name!r}")
     from importlib import import_module
 
-    module, *other = _WHERE[name]
-    value: object = getattr(import_module(f"mnist_cuda.{module}"), other[0] if other else name)
+    module, _, other = _WHERE[name].partition(":")
+    value: object = getattr(import_module(f"mnist_cuda.{module}"), other or name)
     globals()[name] = value
     return value
 

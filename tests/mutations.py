@@ -626,8 +626,8 @@ BENCH = [
         (
             "all-blocks-of-one-first",
             "order",
-            "            active = [c for c in contestants if c.wants_more(blocks, seconds)]\n",
-            "            active = [c for c in contestants if c.wants_more(blocks, seconds)][:1]\n",
+            "not c.row.fault and c.wants_more(blocks, seconds)]:",
+            "not c.row.fault and c.wants_more(blocks, seconds)][:1]:",
         ),
         ("a-model-takes-the-time-of-all", "unit", "us / row.competitor.models for us", "us for us"),
     ),

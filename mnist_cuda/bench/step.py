@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -110,21 +110,21 @@ def run_cell(
         contestants: list[Contestant] = []
         started = [processes.enter_context(CompetitorProcess(row.competitor.command)) for row in rows]
 
-        def attempt(step: Callable[[], object], row: Row) -> bool:
+        @contextmanager
+        def faults_of(row: Row) -> Iterator[None]:
             try:
-                step()
+                yield
             except CompetitorError as error:
                 row.fault = row.fault or f"failed: {error}"
                 # On several GPUs a rank may wait in a kernel for the one that failed, beside those that are timed.
                 next(process for other, process in zip(rows, started, strict=True) if other is row).kill()
-                return False
-            return True
 
         def set_up(row: Row, process: CompetitorProcess) -> None:
             show(0, f"setting up {row.competitor.label}")
             watch = threading.Timer(limits.seconds, too_late, (row, process))
             watch.start()
-            attempt(lambda: contestants.append(Contestant(process, row, setup)), row)
+            with faults_of(row):
+                contestants.append(Contestant(process, row, setup))
             watch.cancel()
 
         def too_late(row: Row, process: CompetitorProcess) -> None:
@@ -139,21 +139,21 @@ def run_cell(
                     process.kill()  # or the pool would wait for their answers
                 raise
         contestants.sort(key=lambda contestant: rows.index(contestant.row))
-        for contestant in list(contestants):
+        for contestant in contestants:
             show(0, f"warming up {contestant.row.competitor.label}")
-            if not attempt(contestant.measurement.warm_up, contestant.row):
-                contestants.remove(contestant)
-        active = list(contestants)
-        while active:
+            with faults_of(contestant.row):
+                contestant.measurement.warm_up()
+        while active := [c for c in contestants if not c.row.fault and c.wants_more(blocks, seconds)]:
             for contestant in active:
                 show(len(contestant.measurement.samples) / blocks, f"timing {contestant.row.competitor.label}")
-                if not attempt(contestant.block, contestant.row):
-                    contestants.remove(contestant)
-            active = [c for c in contestants if c.wants_more(blocks, seconds)]
+                with faults_of(contestant.row):
+                    contestant.block()
+        contestants = [c for c in contestants if not c.row.fault]
         common_steps = min([COMMON_STEPS, *(c.checked_steps for c in contestants)])
         for contestant in contestants:
             show(1, f"checking {contestant.row.competitor.label}")
-            attempt(lambda c=contestant: c.finish(common_steps), contestant.row)  # type: ignore[misc]
+            with faults_of(contestant.row):
+                contestant.finish(common_steps)
     compare_losses([c.row for c in contestants], common_steps)
     set_ratios(rows)
 

@@ -1,4 +1,4 @@
-"""Types of the native module, native/binding/module.cpp; engine/__init__.py says what the methods do."""
+"""Types of the native module, native/binding/module.cpp; engine.py says what the methods do."""
 
 from collections.abc import Callable
 from typing import Any

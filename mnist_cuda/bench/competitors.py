@@ -36,8 +36,8 @@ class Competitor:
 
     device: `cpu` or `cuda`. fields: its part of the set-up. peer: not one of our engines. loss_tolerance: relative,
     between its timed and untimed run; our engines are deterministic, so theirs is 0. shares_batches: several GPUs can
-    make a step together. models: that one of its steps trains. stored_bits: by precision, where they are not
-    STORED_BITS.
+    make a step together, and gpus do. models: that one of its steps trains. stored_bits: by precision, where they are
+    not STORED_BITS.
     """
 
     label: str
@@ -51,6 +51,7 @@ class Competitor:
     unavailable: str = ""
     unavailable_precisions: dict[str, str] = field(default_factory=dict)
     models: int = 1
+    gpus: int = 1
     stored_bits: dict[str, int] = field(default_factory=dict)
 
     def storage(self, precision: str) -> int:
@@ -66,9 +67,10 @@ def on_gpus(competitors: Iterable[Competitor], counts: Iterable[int]) -> list[Co
     """The same on so many GPUs each; those that cannot share a batch on one alone."""
 
     def together(competitor: Competitor, count: int) -> Competitor:
-        fan_out = (sys.executable, "-m", "mnist_cuda.bench.fan_out", str(count))
-        label = f"{competitor.label} x{count}"
-        return replace(competitor, label=label, command=(*fan_out, *competitor.command)) if count > 1 else competitor
+        if count == 1:
+            return competitor
+        command = (sys.executable, "-m", "mnist_cuda.bench.fan_out", str(count), *competitor.command)
+        return replace(competitor, label=f"{competitor.label} x{count}", gpus=count, command=command)
 
     return [together(c, count) for count in counts for c in competitors if count == 1 or c.shares_batches]
 

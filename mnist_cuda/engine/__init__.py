@@ -11,20 +11,17 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, get_args
+from typing import Any, Literal, NoReturn, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mnist_cuda import MAX_THREADS, _native, memory
+from mnist_cuda.engine.extensions import Emulated, MakeEmulated, Own
 from mnist_cuda.engine.gpu_arrays import GpuArray, gpu_bytes
 from mnist_cuda.engine.gpu_libraries import find_libraries, find_nccl
 from mnist_cuda.engine.model import PARAMETERS, STATISTICS, empty_slab, initial_stream, pack, unpack
 from mnist_cuda.errors import OutOfMemoryError, RankLostError, UnavailableError, UsageError, did_you_mean
-
-if TYPE_CHECKING:
-    from mnist_cuda.judge.emulated import EmulatedEngine
-    from mnist_cuda.judge.own_kernels import OwnKernels
 
 Images = NDArray[np.uint8]
 Labels = NDArray[np.uint8]
@@ -231,8 +228,8 @@ class Engine:
         check_every_step: bool | None = None,
         limits: tuple[int, int] | None = None,
         multiprocessors: int = 0,
-        own: OwnKernels | None = None,
-        emulated: type[EmulatedEngine] | None = None,
+        own: Own | None = None,
+        emulated: MakeEmulated | None = None,
     ) -> None:
         if emulated:
             name = "tiled" if name == "auto" else name
@@ -255,7 +252,7 @@ class Engine:
         if own:
             own.require_fit(self.info.name, self.info.own_ops)
         self.own = own
-        self.emulated: EmulatedEngine | None = None
+        self.emulated: Emulated | None = None
         check_by_default, default_limits = _options_of_environment(self.info.takes_limits)
         checks = check_by_default if check_every_step is None else check_every_step
         self._largest_batch, self.threads, self.device, self.multiprocessors = 0, threads, device, multiprocessors

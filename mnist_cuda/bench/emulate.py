@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 
@@ -26,10 +26,8 @@ from mnist_cuda.bench import occupancy
 from mnist_cuda.bench.record import Record
 from mnist_cuda.errors import UnavailableError, UsageError
 from mnist_cuda.files import take_lock
+from mnist_cuda.run.options import RecordOptions
 from mnist_cuda.terminal import console
-
-if TYPE_CHECKING:
-    from mnist_cuda.bench.ops import OpsOptions
 
 COLUMNS = ("variant", "error", "faults", "sectors", "turns", "idle", "bytes", "barriers", "roof")
 OPTIONAL = ("barriers", "idle", "bytes")
@@ -168,7 +166,7 @@ def objects(main: Path, *more: Path) -> list[Path]:
         *more,
     ]
 
-    def make(_: list[Path], work: Path) -> CompileOne:
+    def make(work: Path) -> CompileOne:
         rewritten = work / "rewritten"
         rewrite(native, gpu, rewritten, [*kernels, *kernel_headers(native)])
         flags, includes = kernel_flags(native), include_flags(native, rewritten)
@@ -196,12 +194,12 @@ def kept(
     common: str,
     cache: Path,
     note: str,
-    make: Callable[[list[Path], Path], CompileOne],
+    make: Callable[[Path], CompileOne],
 ) -> list[Path]:
     """The objects of files below `native`, each compiled unless `cache` has it.
 
     common: a digest of all else that they depend on. note: what people are told where several are missing. make: given
-    those and a folder to work in, it gives the function that compiles one file to another. Raises UnavailableError.
+    a folder to work in, it gives the function that compiles one file to another. Raises UnavailableError.
     """
     made = {
         path: cache / f"{_digest(common.encode(), str(path.relative_to(native)).encode(), path.read_bytes())}.o"
@@ -219,7 +217,7 @@ def kept(
     work = Path(tempfile.mkdtemp(dir=cache))
     try:
         missing = [path for path in missing if not made[path].exists()]
-        compile_one = make(missing, work)
+        compile_one = make(work)
 
         def compile_and_keep(path: Path) -> None:
             compile_one(path, work / made[path].name)
@@ -284,15 +282,22 @@ def roof(row: dict[str, Any], gpu: Gpu) -> tuple[float, str] | None:
     return least[what], what
 
 
-def command(options: OpsOptions, files: Files, others: Sequence[dict[str, Any]]) -> int:
+def command(
+    op: str,
+    variant: str,
+    batch_size: int,
+    on: str,
+    files: Files,
+    options: RecordOptions,
+    others: Sequence[dict[str, Any]] = (),
+) -> int:
     """`mnist-cuda bench ops --emulate`; exit code 1 where a row is wrong or has a fault.
 
     others: rows of other languages, by their own simulators (op_peers.simulated_rows).
     """
     output = Record(options.json, busy=options.busy)
     estimate = console.Estimate(console.make_console(stderr=output.on_stdout))
-    variant, batch_size, on = options.variant, options.emulate, options.emulate_as
-    found, names = [], [options.op] if options.op else list(dict.fromkeys(name for name, _ in files))
+    found, names = [], [op] if op else list(dict.fromkeys(name for name, _ in files))
     for done, name in enumerate(names, 1):
         found += rows(name, variant, batch_size)
         estimate.after(done / len(names))
@@ -306,8 +311,10 @@ def command(options: OpsOptions, files: Files, others: Sequence[dict[str, Any]])
             row["least_us"], row["least_by"] = (1e6 * least[0], least[1]) if least else (None, "")
             if row["op"] in known:
                 row["resources"] = asdict(known[row["op"]])
-        head = {"emulated": True, "batch_size": batch_size, "bound_for": GPUS[on].words}
-        output.write({**head, "rows": found, "others": others})
+        output.write(
+            {"emulated": True, "batch_size": batch_size, "bound_for": GPUS[on].words, "rows": found}
+            | {"others": others}
+        )
     if output.on_stdout:
         return 0 if right else 1
     out = console.make_console()

@@ -6,21 +6,18 @@ import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from mnist_cuda.bench.op_peers import OP_PEERS
 from mnist_cuda.bench.record import Record
 from mnist_cuda.errors import UsageError
+from mnist_cuda.run.options import RecordOptions
 from mnist_cuda.terminal import console
-
-if TYPE_CHECKING:
-    from mnist_cuda.bench.ops import OpsOptions
 
 CASES, LADDERS = Path("native/gpu/bench/op_cases.cpp"), Path("native/gpu/bench/ladders.cpp")
 
-# By the name of a script without its suffix.
-SIMULATORS = {Path(peer.script).stem: peer.simulator.name for peer in OP_PEERS.values() if peer.simulator}
-NO_SIMULATOR = {Path(peer.script).stem: "a library" for peer in OP_PEERS.values() if not peer.simulator}
+
+SIMULATORS = {peer.script: peer.simulator.name for peer in OP_PEERS.values() if peer.simulator}
+NO_SIMULATOR = {peer.script: "a library" for peer in OP_PEERS.values() if not peer.simulator}
 
 
 class StaleError(Exception):
@@ -116,26 +113,28 @@ def files() -> dict[tuple[str, str], Path]:
     return {(op, row.name): row.file for op, techniques in found.items() for row in techniques}
 
 
-def command(options: OpsOptions) -> int:
+def command(op: str, options: RecordOptions) -> int:
     from mnist_cuda.bench import emulate
 
     output = Record(options.json, busy=options.busy)
     native = emulate.sources()
     found = ladders(native.parent, emulate.PACKAGE / "peers")
-    if options.op and options.op not in found:
-        raise UsageError(f"op '{options.op}' is unknown, expected one of {', '.join(found)}")
+    if op and op not in found:
+        raise UsageError(f"op '{op}' is unknown, expected one of {', '.join(found)}")
     left_out = emulate.left_out(native)
     rows = [
         asdict(row)
         | {
             "op": name,
             "file": row.file.name if row.file.suffix == ".py" else row.file.relative_to(native).as_posix(),
-            "not_emulated": (left_out | NO_SIMULATOR).get(row.file.stem, ""),
-            "by": SIMULATORS.get(row.file.stem, "the emulator"),
+            "not_emulated": left_out.get(row.file.stem, "")
+            if row.file.suffix == ".cu"
+            else NO_SIMULATOR.get(row.file.name, ""),
+            "by": SIMULATORS.get(row.file.name, "the emulator"),
         }
         for name, techniques in found.items()
         for row in techniques
-        if options.op in ("", name)
+        if op in ("", name)
     ]
     if output:
         output.write({"rows": rows})

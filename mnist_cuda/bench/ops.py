@@ -76,14 +76,17 @@ def command(options: OpsOptions) -> int:
     if options.list:
         from mnist_cuda.bench import op_tables
 
-        return op_tables.command(options)
+        return op_tables.command(options.op, options)
     peers, python = op_peers.chosen(words(options.peers)), options.peer_python or PEER_PYTHON
     if options.emulate:
         from mnist_cuda.bench import emulate, op_tables
 
         emulate.require_compiler()
         files = op_tables.files()
-        return emulate.command(options, files, op_peers.simulated_rows(options.op, options.variant, peers, python))
+        others = op_peers.simulated_rows(options.op, options.variant, peers, python)
+        return emulate.command(
+            options.op, options.variant, options.emulate, options.emulate_as, files, options, others=others
+        )
     output = Record(options.json, busy=options.busy)
     # A peer's row takes its op's sizes, bound and libraries, so those are measured whatever the variant is.
     of_peer = any(options.variant == v.name for name in peers for v in op_peers.OP_PEERS[name].variants)

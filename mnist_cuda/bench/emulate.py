@@ -166,7 +166,7 @@ def objects(main: Path, *more: Path) -> list[Path]:
         *more,
     ]
 
-    def make(work: Path) -> CompileOne:
+    def make(_: list[Path], work: Path) -> CompileOne:
         rewritten = work / "rewritten"
         rewrite(native, gpu, rewritten, [*kernels, *kernel_headers(native)])
         flags, includes = kernel_flags(native), include_flags(native, rewritten)
@@ -194,12 +194,12 @@ def kept(
     common: str,
     cache: Path,
     note: str,
-    make: Callable[[Path], CompileOne],
+    make: Callable[[list[Path], Path], CompileOne],
 ) -> list[Path]:
     """The objects of files below `native`, each compiled unless `cache` has it.
 
     common: a digest of all else that they depend on. note: what people are told where several are missing. make: given
-    a folder to work in, it gives the function that compiles one file to another. Raises UnavailableError.
+    those and a folder to work in, it gives the function that compiles one file to another. Raises UnavailableError.
     """
     made = {
         path: cache / f"{_digest(common.encode(), str(path.relative_to(native)).encode(), path.read_bytes())}.o"
@@ -217,7 +217,7 @@ def kept(
     work = Path(tempfile.mkdtemp(dir=cache))
     try:
         missing = [path for path in missing if not made[path].exists()]
-        compile_one = make(work)
+        compile_one = make(missing, work)
 
         def compile_and_keep(path: Path) -> None:
             compile_one(path, work / made[path].name)
@@ -311,10 +311,8 @@ def command(
             row["least_us"], row["least_by"] = (1e6 * least[0], least[1]) if least else (None, "")
             if row["op"] in known:
                 row["resources"] = asdict(known[row["op"]])
-        output.write(
-            {"emulated": True, "batch_size": batch_size, "bound_for": GPUS[on].words, "rows": found}
-            | {"others": others}
-        )
+        head = {"emulated": True, "batch_size": batch_size, "bound_for": GPUS[on].words}
+        output.write({**head, "rows": found, "others": others})
     if output.on_stdout:
         return 0 if right else 1
     out = console.make_console()

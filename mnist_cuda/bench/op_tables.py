@@ -15,9 +15,9 @@ from mnist_cuda.terminal import console
 
 CASES, LADDERS = Path("native/gpu/bench/op_cases.cpp"), Path("native/gpu/bench/ladders.cpp")
 
-
-SIMULATORS = {peer.script: peer.simulator.name for peer in OP_PEERS.values() if peer.simulator}
-NO_SIMULATOR = {peer.script: "a library" for peer in OP_PEERS.values() if not peer.simulator}
+# By the name of a script without its suffix.
+SIMULATORS = {Path(peer.script).stem: peer.simulator.name for peer in OP_PEERS.values() if peer.simulator}
+NO_SIMULATOR = {Path(peer.script).stem: "a library" for peer in OP_PEERS.values() if not peer.simulator}
 
 
 class StaleError(Exception):
@@ -127,10 +127,8 @@ def command(op: str, options: RecordOptions) -> int:
         | {
             "op": name,
             "file": row.file.name if row.file.suffix == ".py" else row.file.relative_to(native).as_posix(),
-            "not_emulated": left_out.get(row.file.stem, "")
-            if row.file.suffix == ".cu"
-            else NO_SIMULATOR.get(row.file.name, ""),
-            "by": SIMULATORS.get(row.file.name, "the emulator"),
+            "not_emulated": (left_out | NO_SIMULATOR).get(row.file.stem, ""),
+            "by": SIMULATORS.get(row.file.stem, "the emulator"),
         }
         for name, techniques in found.items()
         for row in techniques

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from mnist_cuda.data.arrays import images_of
 from mnist_cuda.data.own import dataset_of
-from mnist_cuda.engine import Engine
+from mnist_cuda.engine import Engine, Images
 from mnist_cuda.errors import UnavailableError
 from mnist_cuda.run.evaluation import predict
 from mnist_cuda.run.options import TrainOptions
@@ -82,7 +82,7 @@ class MnistClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.classes_, labels = np.unique(y, return_inverse=True)
         if not 2 <= len(self.classes_) <= MOST_CLASSES:
             raise ValueError(f"y has {len(self.classes_)} class(es), expected 2 to {MOST_CLASSES}")
-        images = images_of(X)
+        images = self._images(X)
         options = TrainOptions(
             epochs=self.epochs,
             batch_size=min(self.batch_size, len(images)),
@@ -102,7 +102,7 @@ class MnistClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """The probability (N,C) of each of the classes_."""
         check_is_fitted(self)
-        images = images_of(validate_data(self, _rows(X), dtype=None, reset=False))
+        images = self._images(validate_data(self, _rows(X), dtype=None, reset=False))
         found = predict(self.model_, images, engine=self.engine, precision=self.precision)
         logits = found.logits[:, : len(self.classes_)]
         shares: NDArray[np.float64] = np.exp(logits - logits.max(axis=1, keepdims=True))
@@ -113,6 +113,10 @@ class MnistClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """The likeliest class (N,)."""
         found: NDArray[Any] = self.predict_proba(X).argmax(axis=1)
         return np.asarray(self.classes_[found])
+
+    def _images(self, X: Any) -> Images:
+        """The images of rows of pixels."""
+        return images_of(X)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -109,7 +109,8 @@ def our_objects(nvcc: Nvcc, native: Path, *more: Path) -> list[Path]:
         emulate.run_compiler([nvcc.path, *nvcc.flags, *includes(native), "-c", path, "-o", to])
 
     cache = emulate.cache_folder().with_name("nvcc")
-    return emulate.kept([*kernels, *more], native, common, cache, note, lambda *_: compile_one)
+    sources = [*kernels, *emulate.checks(native), *more]
+    return emulate.kept(sources, native, common, cache, note, lambda *_: compile_one)
 
 
 def compile_own(nvcc: Nvcc, file: Path, launchers: Iterable[Launcher], folder: Path) -> Path:

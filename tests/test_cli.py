@@ -386,6 +386,17 @@ def test_a_narrow_terminal_cuts_no_number(columns, classes, monkeypatch, capsys)
     assert [line.split() for line in capsys.readouterr().out.splitlines()] == [header, row]
 
 
+def test_a_narrow_terminal_wraps_a_line_of_a_report_beside_its_word(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "30")
+    for terminal, lines in (
+        (True, ["plan    3 epochs of 937 steps,", "        batch 64, lr 0.05"]),
+        (False, ["plan    3 epochs of 937 steps, batch 64, lr 0.05"]),
+    ):
+        monkeypatch.setattr(console, "on_terminal", lambda _, terminal=terminal: terminal)
+        console.print_fact(console.make_console(), "plan", "3 epochs of 937 steps, batch 64, lr 0.05")
+        assert capsys.readouterr().out.splitlines() == lines
+
+
 def test_an_error_is_one_write(monkeypatch, tmp_path):
     writes = []
     monkeypatch.setattr(sys, "stderr", type("Stderr", (), {"write": writes.append, "flush": lambda: None}))

@@ -206,7 +206,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-asnumpy = np.asarray
+asnumpy, copyto = np.asarray, np.copyto
 
 
 def asarray(values):

@@ -177,7 +177,7 @@ def test_text_has_the_same_numbers_and_needs_no_matplotlib(made):
     for words in (
         "Confusion matrix, two",
         "Filters of conv1, two",
-        "2  B2: conv2 backward  ####",
+        "2  B2: conv2 backward  @@@@",
         "\nA blank is -",
         "\nTime of each phase in a step: fused bf16",
         "\nphase ",

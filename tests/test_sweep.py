@@ -954,7 +954,8 @@ def test_config_records_what_it_was(tiny):
     assert config["sweep"] == {"models": 2, **kept, "data_dir": None}
     assert config["engine"] == {"name": "cpu", "precision": "fp32", "device": "cpu", "chosen_by": "name"}
     assert (config["at_once"], config["data"]["digest"]) == (2, tiny_dataset().digest)
-    assert read_runs(folder / "runs.csv", {}) == grid({"seed": range(2)}, {"epochs": 1, "batch_size": 5, "lr": 0.02})
+    axes = {"seed": range(2), "epochs": [1], "batch_size": [5], "lr": [0.02]}
+    assert read_runs(folder / "runs.csv", {}) == grid(axes)
     assert tiny("--resume", "--quiet") == 0  # the newest
 
 

@@ -40,6 +40,7 @@ from pages.records import PRECISIONS, Record, RecordError, loads, read_record, r
 
 from mnist_cuda.bench import share
 from mnist_cuda.errors import MnistCudaError
+from mnist_cuda.terminal.console import LABEL
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORDS = Path("docs/records")
@@ -79,7 +80,13 @@ def render_text(text: str) -> str:
     """
     command, _, output = text.partition("\n")
     if command.startswith("$ "):
-        lines = (textwrap.fill(line, WIDTH) if len(line) > WIDTH else line for line in output.splitlines())
+
+        def wrapped(line: str) -> str:
+            word = re.match(r"\w* +", line)
+            indent = LABEL if word and word.end() == LABEL else 0  # as print_fact has it
+            return textwrap.fill(line, WIDTH, subsequent_indent=" " * indent)
+
+        lines = (wrapped(line) if len(line) > WIDTH else line for line in output.splitlines())
         return render_text(command[2:]) + "\n" + render_text("\n".join(lines))
     return f"```\n{text.rstrip()}\n```\n"
 

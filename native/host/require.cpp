@@ -1,3 +1,4 @@
+// What MNIST_REQUIRE says and throws.
 #include "mnist/require.h"
 
 #include <sstream>

@@ -1,3 +1,4 @@
+// Allocation, with a sentence of its own where memory runs out.
 #include "cuda/buffer.h"
 
 #include <string>

@@ -1,3 +1,4 @@
+// The exception of a CUDA call that failed.
 #include "cuda/check.h"
 
 #include <string>

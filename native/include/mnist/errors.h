@@ -1,4 +1,4 @@
-// Exception types, one for each kind of fault, and the macro that checks what a caller passes in.
+// Exception types, one for each kind of fault.
 #pragma once
 
 #include <stdexcept>

@@ -29,7 +29,7 @@ NAME = "arrays.u8"
 
 
 class Early(threading.Thread):
-    """A thread that does `work` before its result is asked for. Joined, it has the `result`, None if the work failed.
+    """A thread that does `work` before its result is asked for. Joined, it has the `result`.
 
     The GIL should be free nearly all the time. seconds: how long it took.
     """
@@ -41,10 +41,9 @@ class Early(threading.Thread):
         self.seconds = 0.0
 
     def run(self) -> None:
-        """Work; what goes wrong is left for those who ask again to meet and report."""
+        """Work."""
         start = time.perf_counter()
-        with contextlib.suppress(Exception):
-            self.result = self._work()
+        self.result = self._work()
         self.seconds = time.perf_counter() - start
 
 
@@ -57,7 +56,13 @@ def path(info: ArraysInfo) -> Path:
 
 def begin(info: ArraysInfo) -> Early:
     """Begin to read in a thread; the next `read` of this data set takes what comes of it."""
-    reading = _begun[path(info)] = Early(f"read {info.name}", lambda: check(info)[0])
+
+    def content() -> bytes | None:
+        with contextlib.suppress(DataError, MemoryError):
+            return check(info)[0]
+        return None
+
+    reading = _begun[path(info)] = Early(f"read {info.name}", content)
     reading.start()
     return reading
 

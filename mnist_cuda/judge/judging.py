@@ -85,7 +85,7 @@ def judge_file(file: Path, gpu: str = "", emulated: bool = False, board: bool = 
             what = f"it has no launcher, expected {'void' if cuda else 'def'} NAME(...) with NAME one of {names}"
             return _refused(file, NO_KERNEL, others[0] if others else what, name)
         with contextlib.ExitStack() as stack:
-            program = stack.enter_context(_program(file, fitting, gpu=not emulated and on_gpu()))
+            program = stack.enter_context(_program(file, text, fitting, gpu=not emulated and on_gpu()))
             for one in _verdicts(stack, program, fitting, text, gpu if cuda else ""):
                 if exercise:
                     exercises.apply_goal(exercise, one)
@@ -106,10 +106,10 @@ def judge_file(file: Path, gpu: str = "", emulated: bool = False, board: bool = 
     return found | {"verdicts": [one.to_json() for one in verdicts], "lines": lines}
 
 
-def _program(file: Path, launchers: list[signatures.Launcher], gpu: bool) -> build.Program:
-    """What runs a file, on the GPU that is here or without."""
+def _program(file: Path, text: str, launchers: list[signatures.Launcher], gpu: bool) -> build.Program:
+    """What runs a file with this text, on the GPU that is here or without."""
     if file.suffix == ".py":
-        return python_files.PythonProgram(file, gpu)
+        return python_files.PythonProgram(file, text, gpu)
     return nvcc.GpuProgram(file, launchers) if gpu else build.EmulatedProgram(file, launchers)
 
 

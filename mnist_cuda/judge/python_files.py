@@ -67,10 +67,10 @@ def _imported(tree: ast.Module) -> set[str]:
 
 
 class PythonProgram(Program):
-    """A .py file. Raises UnavailableError where nothing here can run it."""
+    """A .py file with this text. Raises UnavailableError where nothing here can run it."""
 
-    def __init__(self, file: Path, gpu: bool) -> None:
-        packages = _imported(ast.parse(file.read_text(errors="replace")))
+    def __init__(self, file: Path, text: str, gpu: bool) -> None:
+        packages = _imported(ast.parse(text))
         package = next((name for name in RUNNERS if name in packages), "numpy")
         there, here, most = RUNNERS[package]
         self.timed = gpu and bool(there)

@@ -64,9 +64,9 @@ def roof(op: OpTime, roofs: Roofs) -> tuple[float, str] | tuple[None, None]:
     return (moving, "memory") if moving >= computing else (computing, op.unit)
 
 
-def _name(op: OpTime) -> str:
-    """With its phase."""
-    return op.op if op.op.startswith(op.phase) else f"{op.phase}: {op.op}"
+def full_name(phase: str, op: str) -> str:
+    """An op's name with its phase, unless it begins with that."""
+    return op if op.startswith(phase) else f"{phase}: {op}"
 
 
 def table(ops: Sequence[OpTime], roofs: Roofs | None) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
@@ -90,7 +90,7 @@ def table(ops: Sequence[OpTime], roofs: Roofs | None) -> tuple[tuple[str, ...], 
     for phase, group in groupby(ops, lambda op: op.phase):
         inside = list(group)
         if len(inside) == 1:
-            rows.append(cells(_name(inside[0]), inside[0].us, inside[0]))
+            rows.append(cells(full_name(phase, inside[0].op), inside[0].us, inside[0]))
         else:
             rows.append(cells(phase, sum(op.us for op in inside), None))
             rows += [cells(f"  {op.op}", op.us, op) for op in inside]
@@ -196,7 +196,7 @@ def command(options: ProfileOptions) -> int:
     columns, rows = table(ops, roofs)
     console.print_table(out, columns, rows, right=columns[1:6], optional=("bound", columns[4], "GB/s"))
     out.print(_summary(found))
-    kernel_use.print_table(out, "op", ((_name(op), op.kernels) for op in ops))
+    kernel_use.print_table(out, "op", ((full_name(op.phase, op.op), op.kernels) for op in ops))
     out.print("\nTo look closer:")
     for line in tools:
         tool = next(word for word in line.split() if "=" not in word)

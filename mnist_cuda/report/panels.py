@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mnist_cuda.bench.profile import full_name
 from mnist_cuda.data.picture import render, shades
 from mnist_cuda.report import curves
 from mnist_cuda.report.sources import Record, Sources, Swept, Tested
@@ -282,8 +283,7 @@ def _profiled(profile: Record) -> str:
 
 def _op_names(profile: Record) -> list[str]:
     """The ops of a profile, numbered from 1; with their phases where their names do not have them."""
-    names = (op["op"] if op["op"].startswith(op["phase"]) else f"{op['phase']}: {op['op']}" for op in profile["ops"])
-    return [f"{number}  {name}" for number, name in enumerate(names, 1)]
+    return [f"{number}  {full_name(op['phase'], op['op'])}" for number, op in enumerate(profile["ops"], 1)]
 
 
 def _timed(profile: Record) -> str:

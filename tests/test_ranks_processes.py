@@ -391,15 +391,16 @@ def test_an_mpi_that_is_not_the_launchers(command):
     assert err.startswith("mnist-cuda: error: mpirun started 2 ranks, and mpi4py finds 1 by ")
 
 
-def test_a_stop_ends_all_and_goes_on_to_the_same_bits(command, tmp_path):
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_a_stop_ends_all_and_goes_on_to_the_same_bits(command, tmp_path, signum):
     folder = tmp_path / "run"
     process = start(command("--processes", 2, "--save-every", "5steps", "--out", folder, *MORE))
     until_epoch(process)
     others = others_of(process)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(signum)
     code, out, err = ended(process)
-    assert (code, err) == (130, "")
-    assert "stopped by SIGINT after " in out
+    assert (code, err) == (128 + signum, "")
+    assert f"stopped by {signum.name} after " in out
     assert not any(map(running, others.values()))
     done = load_state(checkpoints(folder)[0]).state
     whole = start(command("--processes", 2, "--out", tmp_path / "whole", "--epochs", done.epoch + 1))

@@ -41,7 +41,7 @@ def relu_kernel(y, passed, x):
 
 @cuda.jit
 def linear_kernel(y, x, w, bias):
-    """A block a 16x16 tile of y, a thread an output; tiles of x and w pass through shared memory."""
+    """One block per 16x16 tile of y, one thread per output; tiles of x and w pass through shared memory."""
     of_x = cuda.shared.array((TILE, TILE), numba.float32)
     of_w = cuda.shared.array((TILE, PITCH), numba.float32)  # one more: a column lies in different banks
     column, row = cuda.threadIdx.x, cuda.threadIdx.y

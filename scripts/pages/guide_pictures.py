@@ -382,7 +382,7 @@ def deciders() -> Picture:
     )
     picture = Picture(
         "What is left to you to decide",
-        f"What you decide: which kernel, its tile, who loads what, barriers, which units multiply. {said}.",
+        f"What you decide: which kernel, its tile, which thread loads what, barriers, which units multiply. {said}.",
     )
     for k, question in enumerate(questions):
         picture.text(146 + 55 * k, 14, question, "s c")
@@ -454,7 +454,7 @@ def traffic() -> Picture:
         f"{direction}: " + ", ".join(f"{name} {each} bytes in {count} launches" for name, count, each in of)
         for direction, of in rows.items()
     )
-    picture = Picture("What a layer carries through memory, for each value of z", f"For each value of z. {said}.")
+    picture = Picture("What a layer carries through memory, for each value of z", f"z, y and their gradients alone. {said}.")
     most, y = max(each for of in rows.values() for _, _, each in of), 14.0
     for direction, of in rows.items():
         picture.text(8, y, direction, "b")

@@ -9,8 +9,8 @@ namespace mnist::kernels {
 
 std::span<const Variant<Conv2dForward>> conv2d_forward_variants() {
   static constexpr Variant<Conv2dForward> kTable[] = {
-      {"naive", naive::conv2d_forward, "one thread per output; two loads and a border test per multiply-add"},
-      // A load of x serves 8 output channels, and a ring of zeros in shared memory replaces the tests of the border.
+      {"naive", naive::conv2d_forward, "one thread per output; two loads per multiply-add"},
+      // A load of x serves 8 output channels; the border is a ring of zeros in shared memory.
       {"tiled", conv2d_forward_tiled, "padded planes in shared memory; 8 output channels per thread"},
       // Tiles of 64x64 halve the loads per product, but each gathered number costs a place and a test of the border.
       {"implicit_gemm", conv2d_forward_implicit_gemm, "a register-tiled matrix product whose left side is gathered"},
@@ -28,7 +28,7 @@ std::span<const Variant<Conv2dForward>> conv2d_forward_variants() {
 
 std::span<const Variant<Conv2dBackwardData>> conv2d_backward_data_variants() {
   static constexpr Variant<Conv2dBackwardData> kTable[] = {
-      {"naive", naive::conv2d_backward_data, "one thread per pixel; two loads and a border test per multiply-add"},
+      {"naive", naive::conv2d_backward_data, "one thread per pixel; two loads per multiply-add"},
       // 16 outputs per thread share their loads, although half of the threads have no output.
       {"implicit_gemm", conv2d_backward_data_implicit_gemm,
        "forward's product, filters turned; 32 channels idle half of it: 2.0x cuDNN's time at B=256 on an H200"},

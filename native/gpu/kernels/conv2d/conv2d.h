@@ -47,7 +47,7 @@ void conv2d_forward_implicit_gemm(float* y, const float* x, const float* w, cons
                                   int in, int out, int side, cudaStream_t stream);
 
 // conv2d_backward_data_implicit_gemm: the same for dx. dx[i,r,s] takes dy[o,r-u+1,s-v+1] times w[o,i,u,v], which is a
-// forward convolution of dy with the filters turned by half a circle and with inputs and outputs exchanged.
+// forward convolution of dy with the filters rotated by 180 degrees and with inputs and outputs exchanged.
 //   launch, numerics as forward, 9 O terms; with the network's 32 inputs half of each tile is idle
 //   why      no kernel of its own: only the place of a weight differs
 void conv2d_backward_data_implicit_gemm(float* dx, const float* dy, const float* w, std::int64_t batch, int in, int out,

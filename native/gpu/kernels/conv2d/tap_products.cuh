@@ -16,7 +16,7 @@ inline constexpr int kTapDepth = 8;  // input channels in shared memory at a tim
 
 // The filters of 16 kRowTiles output channels in shared memory, in rows as they lie in w (out,in,3,3): one per output
 // channel. kTurned, for the gradient of the input: w is (in,out,3,3), a row has an input channel, and the filters are
-// turned by half a circle.
+// rotated by 180 degrees.
 template <int kRowTiles, bool kTurned>
 struct TapFilters {
   static constexpr int kOutputs = 16 * kRowTiles;

@@ -15,7 +15,8 @@
 //   moments (I = 1)           2  z does not exist:                         8n less; 54 sums of pixels instead
 //   backward           launches  memory
 //   separate                  6  dy written, read twice; z read twice; dz written, read twice: 32n
-//   pooled_sums               5  dy, three quarters of it zeros, is not written; the sums read a quarter: 15n less
+//   pooled_sums               5  dy, three quarters of it zeros, is not written; the sums read a quarter: 15n less,
+//                                5m more
 //   gradient_in_conv          4  dz does not exist: what read it reads z, da and route:  8n less, 5m more
 //   moments (I = 1)           2  neither z nor dz exists; x is read once
 // Without dx, backward has one launch less. Forward's `moments` clears a counter before its first launch.

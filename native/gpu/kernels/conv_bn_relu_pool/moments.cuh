@@ -4,7 +4,7 @@
 //   mean = w.pbar + bias,   var = w' C w      with the mean pbar and the covariances C of p (54 sums, no z),
 //   dw = s (Gt - (w.Gt / sigma^2) C w),   dgamma = w.Gt / sigma,   dbeta = d      with Gt = G - d pbar,
 // where G is the sum of the 9 pixels under the routed position times the gradient, d that of the gradient alone, sigma
-// = sqrt(var + eps) and s = gamma / sigma. docs/fused.md derives them ("The algebra").
+// = sqrt(var + eps) and s = gamma / sigma. docs/guide/01-network.md derives them.
 //
 // The sums are of e = u, a byte, and of the byte that is normalised to 0 on the border: the background is then 0 and
 // sums of bytes are exact in float, so that nothing is lost where images are flat.

@@ -7,6 +7,13 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 4
 source scripts/setup.sh
 export CI=true
 
+# What was compiled before, in any folder, is not compiled again where ccache is installed.
+if command -v ccache >/dev/null; then
+  say "compiling with $(ccache --version | head -1)"
+  export CMAKE_CXX_COMPILER_LAUNCHER=ccache CMAKE_CUDA_COMPILER_LAUNCHER=ccache
+  export CCACHE_BASEDIR=$root CCACHE_COMPILERCHECK=content CCACHE_NOHASHDIR=1
+fi
+
 # The four files of the data set, by default beside the checkout.
 mnist=$(realpath -m -- "${MNIST_CUDA_TEST_DATA:-../shared/mnist}")
 export MNIST_CUDA_TEST_DATA=$mnist

@@ -110,6 +110,12 @@ def test_differences(build, capsys, before, after, line):
     assert "run scripts/check kernel-resources --write and commit its table" in out
 
 
+def test_a_build_for_fewer_architectures(build, capsys):
+    build(LISTING, "--write")
+    assert build(LISTING[: LISTING.index("\narch = sm_90a")]) == 0
+    assert capsys.readouterr().out.endswith("2 kernels for sm_80: 0 lines differ\n")
+
+
 def test_a_fence_is_missed(build, capsys):
     build(LISTING, "--write")
     assert build(LISTING, sass=SASS.replace(FENCE, "", 1)) == 1

@@ -1,11 +1,11 @@
 """What every kernel of a build takes, by architecture, as the committed table has it: registers, memory, fences.
 
 Says what differs from docs/kernel_resources.csv, and fails; with --write, writes that from the built module.
+Compares the architectures that the build has, and says which they are: .ci/run has two, .ci/nightly all.
 
 cuobjdump reads them from the machine code, by nvdisasm, so nothing is compiled. Both come with a CUDA toolkit, and with
 the extra `wheels` of pyproject.toml; c++filt comes with a C++ compiler. The table is for one version of nvcc, which its
-first line names. The check fails for another version, for an architecture of the build that the table lacks, and for
-one of the table that the build lacks: .ci/run builds them all.
+first line names. The check fails for another version, and for an architecture of the build that the table lacks.
 
 Exit codes: 0 the same, 1 something differs, 4 a tool or a build with CUDA is missing.
 """
@@ -126,6 +126,11 @@ def order(key: Key) -> tuple[str, int, str]:
     return key[0], int(re.sub(r"\D", "", key[1])), key[1]
 
 
+def architectures(found: dict[Key, Use]) -> list[str]:
+    """Those that the build has code for."""
+    return sorted({architecture for _, architecture in found}, key=lambda architecture: order(("", architecture)))
+
+
 def table(found: dict[Key, Use], version: str) -> str:
     """The text of the table."""
     text = io.StringIO()
@@ -142,7 +147,12 @@ def differences(committed: str, found: dict[Key, Use], version: str) -> list[str
     if f"nvcc {version}." not in first:
         return [f"the table is {first.removeprefix('# ').partition('. ')[0].lower()}, this build by nvcc {version}"]
     rows = csv.DictReader(line for line in committed.splitlines() if not line.startswith("#"))
-    known = {(row["kernel"], row["architecture"]): Use(*(int(row[name]) for name in Use._fields)) for row in rows}
+    built = architectures(found)
+    known = {
+        (row["kernel"], row["architecture"]): Use(*(int(row[name]) for name in Use._fields))
+        for row in rows
+        if row["architecture"] in built
+    }
 
     def words(use: Use | None) -> str:
         if use is None:
@@ -176,5 +186,6 @@ def run(args: argparse.Namespace) -> int:
     for line in lines:
         print(line)
     remedy = "; if that is meant, run scripts/check kernel-resources --write and commit its table" if lines else ""
-    print(f"{len(found)} kernels by architecture, {len(lines)} lines differ{remedy}")
+    built = ", ".join(f"sm_{architecture}" for architecture in architectures(found))
+    print(f"{len(found)} kernels for {built}: {len(lines)} lines differ{remedy}")
     return bool(lines)

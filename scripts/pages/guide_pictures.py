@@ -454,7 +454,10 @@ def traffic() -> Picture:
         f"{direction}: " + ", ".join(f"{name} {each} bytes in {count} launches" for name, count, each in of)
         for direction, of in rows.items()
     )
-    picture = Picture("What a layer carries through memory, for each value of z", f"z, y and their gradients alone. {said}.")
+    picture = Picture(
+        "What a layer carries through memory, for each value of z",
+        f"Bytes per value of z, for z, y and their gradients alone. {said}.",
+    )
     most, y = max(each for of in rows.values() for _, _, each in of), 14.0
     for direction, of in rows.items():
         picture.text(8, y, direction, "b")

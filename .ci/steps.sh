@@ -50,3 +50,30 @@ packages() { "$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("
 away() {
   rm -rf "$1" && mkdir -p "$1" && git ls-files -z -- . ':!mnist_cuda' | xargs -0 cp --parents -t "$1"
 }
+
+# other_python MINOR INTERPRETER: TESTS with the wheel for Python 3.MINOR, in a new environment.
+TESTS=(test_{api,baseline,bench_check,charts,checkpoint,cli,completion,damaged_files,digit,errors,evaluate}.py
+  test_{export,files,predict,profile,ranks,ranks_world,registry,report,reported_values,runs,schedule,signals}.py
+  test_data_{commands,dataset,idx,synthetic,unpacked}.py
+  test_{docs_from_records,picture_file,startup,streams,timing,train}.py)
+other_python() (
+  local folder=$out/python-3.$1 wheel
+  wheel=$(find "$out/dist" -name "*-cp3$(($1 < 12 ? $1 : 12))-*.whl")
+  rm -rf "$folder" && new_venv "$2" "$folder" && away "$folder/checkout" || return
+  MNIST_CUDA_CPU_ONLY=1 requirements test >"$folder/requirements.txt"
+  local pip=("$folder/bin/python" -m pip install -q --disable-pip-version-check --no-compile)
+  "${pip[@]}" -r "$folder/requirements.txt" && "${pip[@]}" --no-deps "$wheel" && cd "$folder/checkout/tests" &&
+    "$folder/bin/pytest" -p no:cacheprovider -n 2 --dist worksteal "${TESTS[@]}"
+)
+
+# other_pythons MINOR...: that as a step for each that is here, but for .venv's own.
+other_pythons() {
+  local minor interpreter
+  for minor; do
+    if ! interpreter=$(find_python "$minor"); then
+      say "Python 3.$minor or its headers are not here: no tests by it"
+    elif [ "$interpreter" != "$python" ]; then
+      step "python3.$minor" other_python "$minor" "$interpreter"
+    fi
+  done
+}

@@ -178,7 +178,7 @@ def objects(main: Path, *more: Path) -> list[Path]:
 
         return compile_one
 
-    note = "compiling the emulator and the kernels, once: about a minute of processor time"
+    note = "compiling the emulator and the kernels, once: about two and a half minutes of processor time"
     return kept([*kernels, *hosts], native, common_digest(native, compiler), cache_folder(), note, make)
 
 

@@ -32,7 +32,7 @@ inline constexpr std::int64_t kGuardElements = 64;  // keeps data() aligned to 6
 inline const std::vector<std::int64_t> kBatches =
     kEmulated ? std::vector<std::int64_t>{1, 2, 3, 31, 33, 127, 1000, 4096}  // every second one, for time
               : std::vector<std::int64_t>{1, 2, 3, 31, 32, 33, 64, 100, 127, 256, 1000, 1024, 4096};
-inline constexpr std::int64_t kEmulatedWork = 2'000'000;  // multiply-adds of an op
+inline constexpr std::int64_t kEmulatedWork = 1'000'000;  // multiply-adds of an op
 
 // Whether an op of this size is left out: beyond `most`, or more than the emulator gets done.
 inline bool too_large(std::int64_t work, std::int64_t most) {

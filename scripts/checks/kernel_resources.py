@@ -1,11 +1,12 @@
 """What every kernel of a build takes, by architecture, as the committed table has it: registers, memory, fences.
 
 Says what differs from docs/kernel_resources.csv, and fails; with --write, writes that from the built module.
-Compares the architectures that the build has, and says which they are: .ci/run has two, .ci/nightly all.
+With --built, compares only the architectures that the build has, as .ci/run does, and says which they are.
 
 cuobjdump reads them from the machine code, by nvdisasm, so nothing is compiled. Both come with a CUDA toolkit, and with
 the extra `wheels` of pyproject.toml; c++filt comes with a C++ compiler. The table is for one version of nvcc, which its
-first line names. The check fails for another version, and for an architecture of the build that the table lacks.
+first line names. The check fails for another version, for an architecture of the build that the table lacks, and
+without --built for one of the table that the build lacks.
 
 Exit codes: 0 the same, 1 something differs, 4 a tool or a build with CUDA is missing.
 """
@@ -141,18 +142,15 @@ def table(found: dict[Key, Use], version: str) -> str:
     return text.getvalue()
 
 
-def differences(committed: str, found: dict[Key, Use], version: str) -> list[str]:
-    """What is not as the table has it, a line each."""
+def differences(committed: str, found: dict[Key, Use], version: str, *, built: bool) -> list[str]:
+    """What is not as the table has it, a line each; of the architectures that are built alone, if asked."""
     first, _, _ = committed.partition("\n")
     if f"nvcc {version}." not in first:
         return [f"the table is {first.removeprefix('# ').partition('. ')[0].lower()}, this build by nvcc {version}"]
     rows = csv.DictReader(line for line in committed.splitlines() if not line.startswith("#"))
-    built = architectures(found)
-    known = {
-        (row["kernel"], row["architecture"]): Use(*(int(row[name]) for name in Use._fields))
-        for row in rows
-        if row["architecture"] in built
-    }
+    known = {(row["kernel"], row["architecture"]): Use(*(int(row[name]) for name in Use._fields)) for row in rows}
+    if built:
+        known = {key: use for key, use in known.items() if key[1] in architectures(found)}
 
     def words(use: Use | None) -> str:
         if use is None:
@@ -170,6 +168,7 @@ def differences(committed: str, found: dict[Key, Use], version: str) -> list[str
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags."""
     parser.add_argument("--write", action="store_true", help="write the table")
+    parser.add_argument("--built", action="store_true", help="compare only architectures that the build has")
     parser.add_argument("--nvcc", metavar="VERSION", help="the compiler of FILEs, instead of the module's")
     parser.add_argument("files", nargs="*", type=Path, metavar="FILE", help="object files instead of the module")
 
@@ -182,10 +181,10 @@ def run(args: argparse.Namespace) -> int:
         TABLE.write_text(table(found, version))
         print(f"{len(found)} rows in {TABLE.relative_to(ROOT)}")
         return 0
-    lines = differences(TABLE.read_text(), found, version)
+    lines = differences(TABLE.read_text(), found, version, built=args.built)
     for line in lines:
         print(line)
     remedy = "; if that is meant, run scripts/check kernel-resources --write and commit its table" if lines else ""
-    built = ", ".join(f"sm_{architecture}" for architecture in architectures(found))
-    print(f"{len(found)} kernels for {built}: {len(lines)} lines differ{remedy}")
+    names = ", ".join(f"sm_{architecture}" for architecture in architectures(found))
+    print(f"{len(found)} kernels for {names}: {len(lines)} lines differ{remedy}")
     return bool(lines)

@@ -376,9 +376,10 @@ inline bool takes(const Plan& plan, const KernelRow& row) {
 }
 
 // Calls test(case) for every size in which `phase` comes and that this GPU can run, with each of the cuts that plans
-// bring to it under limits; in each precision, several at a time. A size that none of them comes to is a failure.
+// bring to it under limits; in each precision, several at a time. A size that none of them comes to is a failure. The
+// emulator gets batches up to `emulated_batch`.
 template <class Test>
-void for_every_size(Phase phase, const std::vector<Cut>& cuts, Test test) {
+void for_every_size(Phase phase, const std::vector<Cut>& cuts, Test test, int emulated_batch = kEmulatedBatch) {
   int shared = 0;
   MNIST_CHECK(cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, 0));
   const bool has_wgmma = fused::runs_wgmma();
@@ -408,7 +409,7 @@ void for_every_size(Phase phase, const std::vector<Cut>& cuts, Test test) {
       const std::size_t before = cases.size();
       for (const bool wgmma : {true, false})
         for (const Cut& cut : cuts) {
-          if (kEmulated && cut.batch > kEmulatedBatch) continue;
+          if (kEmulated && cut.batch > emulated_batch) continue;
           if (wgmma ? !has_wgmma || !(of_hopper || of_all) : of_hopper) continue;
           // The first of the limits under which the plan of this batch takes this size.
           for (const int limit : limits) {

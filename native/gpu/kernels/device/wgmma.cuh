@@ -23,8 +23,10 @@
 namespace mnist::kernels::device {
 
 // The descriptor of an operand at shared address `address`: from a core matrix to the next it is `k_stride` bytes along
-// k and `row_stride` across it (PTX ISA, "Matrix Descriptor"; all three are multiples of 16).
+// k and `row_stride` across it (PTX ISA, "Matrix Descriptor"; all three are multiples of 16). A warp's lanes agree on
+// it. The compiler must see that, or each product first moves its descriptors from ordinary registers (R2UR).
 __device__ __forceinline__ std::uint64_t wgmma_operand(std::uint32_t address, int k_stride, int row_stride) {
+  address = uniform(address);
   return std::uint64_t(address >> 4) | std::uint64_t(k_stride >> 4) << 16 | std::uint64_t(row_stride >> 4) << 32;
 }
 

@@ -40,7 +40,7 @@ struct HalfImagesShared {
   static constexpr int kA1Term = kChunks1 * kChunkPitch, kDzTerm = kChunks2 * kChunkPitch + 64;
   static_assert(kChunkPitch % 128 == 16 && kDzTerm % 128 == 64);
   struct alignas(128) Item {
-    unsigned char zeros[16];  // column -1 of a1's first row, and zeros for the dgrad
+    unsigned char zeros[16];  // column -1 of a1's first row
     unsigned char a1[kFp16Terms][kA1Term];
     unsigned char dz2[kDzTerm + kChunks2 * kChunkPitch];  // two terms, the last without a gap; first z2
     alignas(16) unsigned char pixel_lists[Pixels::kBytes];
@@ -49,14 +49,10 @@ struct HalfImagesShared {
     alignas(16) std::uint8_t image[kImagePixels];
   };
   static constexpr int kFilterTerm = kConv2Values * 2;
-  static constexpr int kRoutedTapSums = 24;  // of a thread
   struct Memory {
     Item stages[2];
     unsigned char filter[kFp16Terms * kFilterTerm];
-    union {
-      double partial[kConvThreads / 64][2][kConv2Channels];  // sums of make_bn2_backward()
-      float routed_taps[kRoutedTapSums][kGroupThreads];      // later
-    } sums;
+    double partial[kConvThreads / 64][2][kConv2Channels];  // sums of make_bn2_backward()
   };
   static constexpr int kBytes = sizeof(Memory);
 };
@@ -150,8 +146,7 @@ __device__ __forceinline__ void dgrad_role(const HalfImages<P>& halves, float dz
   using Item = typename Shared::Item;
   using Memory = typename Shared::Memory;
   const int warp = uniform(threadIdx.x >> 5), half = warp & 1, plane = warp >> 1;
-  auto* const routed_taps = reinterpret_cast<float*>(halves.shared + offsetof(Memory, sums)) + threadIdx.x;
-  for (int i = 0; i < Shared::kRoutedTapSums; ++i) routed_taps[i * kGroupThreads] = 0.f;
+  float routed_taps[2][12] = {};
   filter_arrived.wait(0);
   for (int item = 0; halves.image_of(item) >= 0; ++item) {
     halves.dz2_ready.wait(item);
@@ -160,8 +155,8 @@ __device__ __forceinline__ void dgrad_role(const HalfImages<P>& halves, float dz
                             threadIdx.x == 0);
     traced(0);
     float da1[28] = {};
-    dgrad<Shared>(da1, here + offsetof(Item, dz2), shared_address(halves.shared) + offsetof(Memory, filter),
-                  here + offsetof(Item, zeros), warp, halves.lane);
+    dgrad<Shared>(da1, here + offsetof(Item, dz2), shared_address(halves.shared) + offsetof(Memory, filter), warp,
+                  halves.lane);
     traced(1);
     std::uint32_t route[7];
 #pragma unroll
@@ -173,11 +168,8 @@ __device__ __forceinline__ void dgrad_role(const HalfImages<P>& halves, float dz
     halves.arrive(halves.done, item);
   }
   trace(halves.s, Phase::kConv2Backward, 4, threadIdx.x == 0);
-  float sums[2][12];
-#pragma unroll
-  for (int i = 0; i < Shared::kRoutedTapSums; ++i) sums[i / 12][i % 12] = routed_taps[i * kGroupThreads];
   NamedBarrier<1, kGroupThreads>::sync();  // no warp reads the filter any more
-  store_routed_tap_sums<1>(halves.s, reinterpret_cast<float*>(halves.shared + offsetof(Memory, filter)), sums,
+  store_routed_tap_sums<1>(halves.s, reinterpret_cast<float*>(halves.shared + offsetof(Memory, filter)), routed_taps,
                            dz2_scale * conv2_scale);
   trace(halves.s, Phase::kConv2Backward, 7, threadIdx.x == 0);
 }
@@ -313,7 +305,7 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv2_backward_half_images_ke
     if (tid == 0)
       for (int item = 0; item < 2; ++item) halves.copy_gradient(item);
   };
-  make_bn2_backward<true>(s, bn, reinterpret_cast<double (*)[2][kConv2Channels]>(shared + offsetof(Memory, sums)),
+  make_bn2_backward<true>(s, bn, reinterpret_cast<double (*)[2][kConv2Channels]>(shared + offsetof(Memory, partial)),
                           meanwhile);
   const float dz2_scale = divide_by_dz2_scale(bn);
   trace(s, Phase::kConv2Backward, 2, tid == 0);

@@ -15,10 +15,9 @@ namespace mnist::fused {
 // Adds da1 to d as dgrad() of whole images does, four shifts at a time. The filter has no zeros: taps of a row lie in
 // the order 2, 1, 0, so that the second and third shift ("inner") find theirs for both planes in one piece. The first
 // and the last ("outer"), in which one plane meets zeros, get their rows through registers, where zeros cost no memory.
-// They come last, because such a product holds up its warps. `zeros` is the address of 16 bytes of them.
+// They come last, because such a product holds up its warps.
 template <class Shared>
-__device__ __forceinline__ void dgrad(float (&d)[28], std::uint32_t dz, std::uint32_t filter, std::uint32_t zeros,
-                                      int warp, int lane) {
+__device__ __forceinline__ void dgrad(float (&d)[28], std::uint32_t dz, std::uint32_t filter, int warp, int lane) {
   constexpr int kTerms = Shared::kFp16Terms;
   constexpr int kSteps = Shared::kChunks2 / 2, kFours = 3 * kSteps, kTap = kConv1Channels * 16, kPiece = 3 * kTap;
   const int plane = warp >> 1;
@@ -27,7 +26,7 @@ __device__ __forceinline__ void dgrad(float (&d)[28], std::uint32_t dz, std::uin
   const std::uint64_t pixels = wgmma_operand(dz, Shared::kChunkPitch, Shared::kRowBytes);
   float sum[28], small[28];
   std::uint32_t a[kTerms][2][4];
-#pragma unroll
+#pragma unroll kSteps  // by a row of taps: wholly unrolled, it spills registers
   for (int n = 0; n < kFours; ++n) {
     const int step = n % kSteps, u = n / kSteps;
     const auto piece = [&](int term) {
@@ -50,8 +49,10 @@ __device__ __forceinline__ void dgrad(float (&d)[28], std::uint32_t dz, std::uin
     const auto load_outer = [&] {
 #pragma unroll
       for (int term = 0; term < kTerms; ++term) {
-        load_matrix_x4(a[term][0], plane == 0 ? own + piece(term) + 2 * kTap : zeros);
-        load_matrix_x4(a[term][1], plane == 0 ? zeros : own + piece(term));
+        std::uint32_t rows[4];
+        load_matrix_x4(rows, own + piece(term) + (plane == 0 ? 2 * kTap : 0));
+#pragma unroll
+        for (int i = 0; i < 4; ++i) a[term][0][i] = plane == 0 ? rows[i] : 0, a[term][1][i] = plane == 0 ? 0 : rows[i];
       }
     };
     // Big products leave the tensor cores two at a time, while small ones run.
@@ -103,10 +104,9 @@ __device__ __forceinline__ void make_da1_scales(const float (&da1)[28], float (&
   }
 }
 
-// As accumulate_routed_taps() of whole images, with terms of da1. The sums are in shared memory, 24 of this thread,
-// kGroupThreads apart.
+// As accumulate_routed_taps() of whole images, with terms of da1.
 template <class Shared>
-__device__ __forceinline__ void accumulate_routed_taps(float* routed_taps, const float (&da1)[28],
+__device__ __forceinline__ void accumulate_routed_taps(float (&routed_taps)[2][12], const float (&da1)[28],
                                                        const std::uint32_t (&route)[7], std::uint32_t rows) {
   constexpr int kTerms = Shared::kFp16Terms;
   using Pixels = typename Shared::Pixels;
@@ -130,10 +130,7 @@ __device__ __forceinline__ void accumulate_routed_taps(float* routed_taps, const
     for (int dx = 0; dx < 2; ++dx) {
       wgmma_results(sum[dx]);
 #pragma unroll
-      for (int i = 0; i < 12; ++i) {
-        float& total = routed_taps[(12 * dx + i) * kGroupThreads];
-        total = fmaf(sum[dx][i], scales[i >> 1 & 1], total);
-      }
+      for (int i = 0; i < 12; ++i) routed_taps[dx][i] = fmaf(sum[dx][i], scales[i >> 1 & 1], routed_taps[dx][i]);
     }
   };
 #pragma unroll

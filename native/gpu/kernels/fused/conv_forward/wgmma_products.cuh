@@ -249,7 +249,7 @@ struct Conv2Columns {
         wgmma_operand(a1 + first_row * Operands::kRow + side * 8 * 16, Operands::kPlane, Operands::kRow);
     wgmma_fence();
     constexpr int kFirst = P::kFp16Terms == 2 ? 0 : 2;
-#pragma unroll
+#pragma unroll 1  // unrolled, the descriptors take more uniform registers than there are
     for (int product = kFirst; product < 3; ++product)  // fp32: small x big, big x small, big x big, the least first
 #pragma unroll
       for (int tap = 0; tap < kTaps; ++tap)

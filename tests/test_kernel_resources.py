@@ -44,7 +44,15 @@ SASS = f"""
         /*0000*/                   LDC R1, c[0x0][0x37c] ;
 \t\tFunction : {STEP}
         /*0000*/                   LDC R1, c[0x0][0x37c] ;
-{FENCE}{FENCE}"""
+{FENCE}{FENCE}        /*0b50*/              @!P0 STL.64 [R1+0x8], R16 ;
+        /*0b60*/                   LDL.LU R17, [R1+0x14] ;
+        /*0b70*/                   LDL R17, [R1+0x14] ;
+        /*0b80*/               @P3 R2UR UR10, R2 ;
+        /*0b90*/                   LDS R2, [R1] ;
+"""
+
+
+NONE = "0 fences, 0 accesses to local memory, 0 R2UR"
 
 
 @pytest.fixture
@@ -68,12 +76,12 @@ def build(tmp_path, monkeypatch):
 
 def test_the_table(build):
     assert build(LISTING, "--write") == 0
-    assert script.TABLE.read_text().splitlines()[3:] == [
-        "kernel,architecture,registers,stack,shared,fences",
-        "fused::slab_to_engine_kernel,80,12,0,0,0",
-        "fused::update_kernel<bf16>,80,85,0,15616,0",
-        "fused::update_kernel<bf16>,90a,86,0,16640,2",
-        "fused::update_kernel<bf16>,120,87,16,16640,0",
+    assert script.TABLE.read_text().splitlines()[4:] == [
+        "kernel,architecture,registers,stack,shared,fences,local,r2ur",
+        "fused::slab_to_engine_kernel,80,12,0,0,0,0,0",
+        "fused::update_kernel<bf16>,80,85,0,15616,0,0,0",
+        "fused::update_kernel<bf16>,90a,86,0,16640,2,3,1",
+        "fused::update_kernel<bf16>,120,87,16,16640,0,0,0",
     ]
     assert build(LISTING) == 0
 
@@ -84,19 +92,19 @@ def test_the_table(build):
         (
             "REG:87 STACK:16",
             "REG:88 STACK:24",
-            "fused::update_kernel<bf16>, sm_120: 87 registers, 16 bytes of stack, 16640 of shared memory, 0 fences in "
-            "the table, 88 registers, 24 bytes of stack, 16640 of shared memory, 0 fences in this build",
+            f"fused::update_kernel<bf16>, sm_120: 87 registers, 16 bytes of stack, 16640 of shared memory, {NONE} in "
+            f"the table, 88 registers, 24 bytes of stack, 16640 of shared memory, {NONE} in this build",
         ),
         (
             "sm_120\n Function",
             "sm_121\n Function",
             "fused::update_kernel<bf16>, sm_121: not there in the table, 87 registers, 16 bytes of stack, "
-            "16640 of shared memory, 0 fences in this build",
+            f"16640 of shared memory, {NONE} in this build",
         ),
         (
             SLAB,
             SLAB.replace("12_GLOBAL__N_121slab_to_engine", "12_GLOBAL__N_120slab_to_torch1"),
-            "fused::slab_to_engine_kernel, sm_80: 12 registers, 0 bytes of stack, 0 of shared memory, 0 fences in the "
+            f"fused::slab_to_engine_kernel, sm_80: 12 registers, 0 bytes of stack, 0 of shared memory, {NONE} in the "
             "table, not there in this build",
         ),
     ],
@@ -119,10 +127,16 @@ def test_a_build_for_fewer_architectures(build, capsys):
     assert capsys.readouterr().out == "2 kernels for sm_80: 0 lines differ\n"
 
 
-def test_a_fence_is_missed(build, capsys):
+@pytest.mark.parametrize(
+    ("instruction", "words"),
+    [(FENCE, "1 fences, 3 access"), ("LDL R17", "2 fences, 2 access"), ("R2UR", "3 accesses to local memory, 0 R2UR")],
+)
+def test_an_instruction_is_missed(build, capsys, instruction, words):
     build(LISTING, "--write")
-    assert build(LISTING, sass=SASS.replace(FENCE, "", 1)) == 1
-    assert "16640 of shared memory, 2 fences in the table" in capsys.readouterr().out
+    assert build(LISTING, sass=SASS.replace(instruction, "", 1)) == 1
+    out = capsys.readouterr().out
+    assert "2 fences, 3 accesses to local memory, 1 R2UR in the table" in out
+    assert words in out
 
 
 def test_another_compiler(build, capsys):

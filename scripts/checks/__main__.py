@@ -20,7 +20,7 @@ CHECKS = {
     "races": "the bits of `fused` while its warps sleep at random",
     "mutations": "whether a test notices each line broken on purpose",
     "machine-code": "whether two builds have the same kernels",
-    "kernel-resources": "registers, memory and fences of all kernels against the committed table",
+    "kernel-resources": "registers, memory and some instructions of all kernels against the committed table",
     "wheel": "a wheel's promises, in a clean environment",
     "cuda12": "a build by nvcc 12.4",
     "trace": "when the thread blocks of a step of `fused` pass its trace points",

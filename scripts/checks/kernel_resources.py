@@ -1,4 +1,5 @@
-"""What every kernel of a build takes, by architecture, as the committed table has it: registers, memory, fences.
+"""What every kernel of a build takes, by architecture, as the committed table has it: registers, memory, some
+of its instructions.
 
 Says what differs from docs/kernel_resources.csv, and fails; with --write, writes that from the built module.
 With --built, compares only the architectures that the build has, as .ci/run does, and says which they are.
@@ -18,6 +19,7 @@ import csv
 import io
 import re
 import subprocess
+from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,10 +32,12 @@ from mnist_cuda.errors import UnavailableError
 TABLE = ROOT / "docs" / "kernel_resources.csv"
 HEADER = (
     "# By nvcc {version}. Of a thread: registers, and bytes of stack, what is spilled among them. Of a thread block:",
-    "# bytes of shared memory that it declares, from 9.0 on with 1024 of the system's. Fences, of sm_90a alone: those",
-    "# that show stores to the tensor cores and the copy engine. By scripts/check kernel-resources.",
+    "# bytes of shared memory that it declares, from 9.0 on with 1024 of the system's. Instructions, of sm_90a alone:",
+    "# fences that show stores to the tensor cores and the copy engine; accesses to local memory (STL, LDL); moves to",
+    "# uniform registers (R2UR), of which wgmma takes its operands. By scripts/check kernel-resources.",
 )
-FENCED = "90a"  # the only architecture whose kernels have tensor cores read shared memory
+COUNTED = "90a"  # the only architecture whose kernels have tensor cores read shared memory
+INSTRUCTIONS = re.compile(r"(?P<fences>FENCE\.VIEW\.ASYNC)|(?P<local>STL|LDL)\b|(?P<r2ur>R2UR)\b")
 PRECISIONS = ("fp64", "fp32", "tf32", "bf16")  # of native/include/mnist/engine.h, in order
 
 Key = tuple[str, str]  # kernel and architecture
@@ -45,7 +49,12 @@ class Use(NamedTuple):
     registers: int
     stack: int
     shared: int
-    fences: int
+    fences: int = 0
+    local: int = 0
+    r2ur: int = 0
+
+
+WORDS = ("registers", "bytes of stack", "of shared memory", "fences", "accesses to local memory", "R2UR")
 
 
 def readable(symbols: list[str]) -> dict[str, str]:
@@ -81,19 +90,19 @@ def parse(listing: str) -> dict[Key, Use]:
         elif match := re.match(r"\s*Function (\S+):", line):
             symbol = match[1]
         elif match := re.match(r"\s*REG:(\d+) STACK:(\d+) SHARED:(\d+) ", line):
-            found[symbol, architecture] = Use(int(match[1]), int(match[2]), int(match[3]), fences=0)
+            found[symbol, architecture] = Use(int(match[1]), int(match[2]), int(match[3]))
     return found
 
 
-def fences(listing: str) -> dict[str, int]:
-    """How many `cuobjdump --dump-sass` shows, by symbol."""
-    found: dict[str, int] = {}
+def instructions(listing: str) -> dict[str, Counter[str]]:
+    """How many of INSTRUCTIONS `cuobjdump --dump-sass` shows, by symbol."""
+    found: dict[str, Counter[str]] = {}
     symbol = ""
     for line in listing.splitlines():
         if match := re.match(r"\s*Function : (\S+)", line):
             symbol = match[1]
-        elif "FENCE.VIEW.ASYNC" in line:
-            found[symbol] = found.get(symbol, 0) + 1
+        elif match := INSTRUCTIONS.search(line):
+            found.setdefault(symbol, Counter())[str(match.lastgroup)] += 1
     return found
 
 
@@ -102,11 +111,11 @@ def measured(files: list[Path]) -> dict[Key, Use]:
     found: dict[Key, Use] = {}
     for file in files:
         kernels = parse(dump("--dump-resource-usage", file=str(file)))
-        if any(architecture == FENCED for _, architecture in kernels):
+        if any(architecture == COUNTED for _, architecture in kernels):
             find_tool("nvdisasm")
-            listing = dump("--dump-sass", "--gpu-architecture", f"sm_{FENCED}", file=str(file))
-            for symbol, count in fences(listing).items():
-                kernels[symbol, FENCED] = kernels[symbol, FENCED]._replace(fences=count)
+            listing = dump("--dump-sass", "--gpu-architecture", f"sm_{COUNTED}", file=str(file))
+            for symbol, counts in instructions(listing).items():
+                kernels[symbol, COUNTED] = kernels[symbol, COUNTED]._replace(**counts)
         found |= kernels
     if not found:
         raise UnavailableError(f"{files[0] if files else 'the build'} holds no machine code for a GPU")
@@ -155,7 +164,7 @@ def differences(committed: str, found: dict[Key, Use], version: str, *, built: b
     def words(use: Use | None) -> str:
         if use is None:
             return "not there"
-        return "{} registers, {} bytes of stack, {} of shared memory, {} fences".format(*use)
+        return ", ".join(f"{value} {name}" for name, value in zip(WORDS, use, strict=True))
 
     return [
         f"{kernel}, sm_{architecture}: {words(known.get((kernel, architecture)))} in the table, "

@@ -19,6 +19,8 @@ class StepTimer {
  public:
   explicit StepTimer(Clock clock = Clock()) : clock_(std::move(clock)) {}
 
+  bool on() const { return on_; }
+
   // The ops to come belong to this phase.
   void phase(const char* name) { phase_ = name; }
   // An op begins: the least that it has to move and to compute, and what multiplies.

@@ -374,7 +374,7 @@ def deciders() -> Picture:
         "CUB": (True, True, True, False, False),
         "CUTLASS": (True, True, False, False, True),
         "Triton": (True, True, False, False, True),
-        "cuBLAS, cuDNN": (False, False, False, False, False),
+        "cuBLAS, cuDNN": (False, False, False, False, True),
     }
     said = "; ".join(
         f"{maker}: " + (", ".join(q for q, mine in zip(questions, yours, strict=True) if mine) or "nothing")

@@ -6,7 +6,8 @@
 namespace mnist::kernels::device {
 
 // Programmatic dependent launch (Hopper and newer; elsewhere launches are serial): waits for all results of the phase
-// before. That one passed its own wait before this one started, so what still earlier phases wrote is complete at once.
+// before. That one passed its own wait before this one started, so what phases before that one wrote is complete
+// already, even before this wait.
 __device__ __forceinline__ void wait_for_predecessor() {
   delay();
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900

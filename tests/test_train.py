@@ -1,5 +1,6 @@
 """Training: the order of samples, the loop's arithmetic, the run folder, what is printed and recorded."""
 
+import dataclasses
 import hashlib
 import json
 import os
@@ -262,6 +263,21 @@ def test_what_takes_long_begins_with_an_estimate(monkeypatch, capsys):
     assert sum(line.startswith("takes") for line in lines) == 1
     train(*flags, "--out", "quiet", "--quiet")
     assert "takes" not in capsys.readouterr().out
+
+
+def test_a_slow_first_step_is_not_the_pace(monkeypatch, capsys):
+    """It may include compiling the kernels for this GPU."""
+    piece, pieces = Engine.train_piece, []
+
+    def slow_at_first(self, *args):
+        pieces.append(piece(self, *args))
+        return pieces[-1] if len(pieces) > 1 else dataclasses.replace(pieces[0], seconds=1e5)
+
+    monkeypatch.setattr(Engine, "train_piece", slow_at_first)
+    monkeypatch.setattr(console, "LONG", 0.0)
+    monkeypatch.setattr(console, "EARLY", 0.0)
+    train("--epochs", 3, "--batch-size", 5, "--out", "run")
+    assert re.search(r"^takes   about \d+ s$", capsys.readouterr().out, re.MULTILINE)
 
 
 def test_patience_ends_a_training_that_does_not_get_better(capsys):

@@ -110,7 +110,7 @@ class TrainingRun:
         self.startup.end("first_step")
         self.live.show(now.step / now.steps, *progress.parts(now))
         seconds = time.perf_counter() - self._start
-        if seconds >= console.EARLY and not self.last_step:
+        if seconds >= console.EARLY and len(self.trainer.clock) > 1 and not self.last_step:  # the first is warm-up
             self.estimate.say(seconds + now.seconds_left)
         if self.keeper.due:
             with self._saves():

@@ -1,6 +1,6 @@
 """What docs/guide/ takes from code and from records of `mnist-cuda bench ops`.
 
-Markers enclose it in docs/guide/*.md, beside those of tables.py:
+Markers enclose it in docs/guide/*.md and docs/fused.md, beside those of tables.py:
 
 <!-- code:FILE NAME --> ... <!-- /code -->
     a function, struct or alias of a file, with its comment or decorators, and a link to its lines
@@ -151,7 +151,8 @@ class Documents:
         self.emulated = {(row["op"], row["variant"]): row for row in emulated if not row["absent"]}
         self.pictures = guide_pictures.draw({name: row["report"] for name, row in self.emulated.items()})
         self.files = {GUIDE / f"{name}.svg": picture.svg for name, picture in self.pictures.items()}
-        for document in sorted(GUIDE.glob("*.md")):
+        for document in (*sorted(GUIDE.glob("*.md")), GUIDE.parent / "fused.md"):
+            self.folder = document.parent
             self.files[document] = BLOCK.sub(self._block, document.read_text())
 
     def _block(self, block: re.Match[str]) -> str:
@@ -198,4 +199,5 @@ class Documents:
         return self._table(("row", "grid", "threads", "registers", "kernel"), cells, right=("threads", "registers"))
 
     def _picture(self, name: str) -> str:
-        return f"![{self.pictures[name].words}]({name}.svg)"
+        file = (GUIDE / f"{name}.svg").relative_to(self.folder).as_posix()
+        return f"![{self.pictures[name].words}]({file})"

@@ -538,6 +538,80 @@ def stages(tiles: int = 6, latency: int = 5, copy: int = 1, product: int = 2) ->
     return picture
 
 
+TRACE = ROOT / "docs" / "records" / "checks" / "trace.txt"
+PHASES = ("conv_forward", "fc1_forward", "head", "fc1_backward", "conv2_backward", "update")
+ROLES = {  # of conv2_backward on whole images: what lies between the trace points of an item, in turn
+    "input gradient": ((16, 17, "dgrad"), (17, 18, "routed taps"), (18, 20, "")),
+    "next dz2": ((36, 37, ""), (37, 38, "dz2"), (38, 39, ""), (39, 40, "copies")),
+    "weight gradient": ((48, 49, "products"), (49, 52, "")),
+}
+
+
+def traced(batch: int) -> tuple[dict[str, dict[int, tuple[float, float]]], dict[tuple[int, int], int]]:
+    """A step in bf16, as scripts/check trace printed it.
+
+    For each point of a phase when the first and the last block pass it, in microseconds; between two points of
+    conv2_backward, cycles.
+    """
+    (text,) = re.findall(rf"^fused bf16, {batch} images: .*\n(?:(?!fused ).+\n)+", TRACE.read_text(), re.MULTILINE)
+    points: dict[str, dict[int, tuple[float, float]]] = {}
+    for phase, point, first, _, last in re.findall(r"(?m)^(\w+) +(\d+) +(\S+) +(\S+) +(\S+)  \d+ blocks$", text):
+        points.setdefault(phase, {})[int(point)] = float(first), float(last)
+    between = re.findall(r"(?m)^conv2_backward +(\d+) to (\d+) +(\d+) ", text)
+    return points, {(int(first), int(last)): int(cycles) for first, last, cycles in between}
+
+
+def time_line(batches: tuple[int, int] = (64, 4096)) -> Picture:
+    """When the kernels of a step run."""
+    picture, said, y = Picture("The six kernels of a step over time", ""), [], 14.0
+    for batch in batches:
+        points, _ = traced(batch)
+        ends = {phase: max(at[1] for n, at in of.items() if n > 1) for phase, of in points.items()}
+        begin, end = points[PHASES[0]][0][0], ends[PHASES[-1]]
+        scale = 290 / (end - begin)
+        picture.text(8, y, f"{batch:,} images", "b")
+        picture.text(392, y, f"{end:.0f} µs", "s e")
+        for k, phase in enumerate(PHASES):
+            y += 20
+            picture.text(8, y + 8, phase, "s")
+            if phase in points:
+                early, start, last = points[phase][0][0], points[phase][1][0], ends[phase]
+                picture.box(102 + scale * (early - begin), y - 2, scale * (start - early), 13, "half")
+                style = "on"
+            else:  # it has no trace points
+                start, last, style = ends[PHASES[k - 1]], points[PHASES[k + 1]][1][0], "off"
+            picture.box(102 + scale * (start - begin), y - 2, scale * (last - start), 13, style)
+            said.append(f"{phase} from {start:.3g} to {last:.3g}")
+        said[-len(PHASES)] = f"{batch:,} images per step, in microseconds: {said[-len(PHASES)]}"
+        said[-1] += ". "
+        y += 34
+    picture.text(8, y - 6, "pale: its first block waits for results; dashed: not traced", "s")
+    picture.words = "In bf16. " + ", ".join(said).replace(". , ", ". ").strip()
+    return picture
+
+
+def chains(batch: int = 4096) -> Picture:
+    """What the roles of conv2_backward do during an image."""
+    _, cycles = traced(batch)
+    turn = max(sum(cycles[first, last] for first, last, _ in parts) for parts in ROLES.values())
+    picture, said, y = Picture("The roles of conv2_backward during an image", ""), [], 14.0
+    for role, parts in ROLES.items():
+        picture.text(8, y, role, "b")
+        at, words = 8.0, []
+        for first, last, what in parts:
+            width = 384 * cycles[first, last] / turn
+            picture.box(at, y + 8, width - 1, 26, "on" if what else "off")
+            if what:
+                picture.text(at + width / 2, y + 48, f"{what} {cycles[first, last]:,}", "s c")
+            words.append(f"{what or 'waits'} {cycles[first, last]:,}")
+            at += width
+        said.append(f"{role}: {', '.join(words)}")
+        y += 68
+    picture.text(8, y - 4, "dashed: waits for another role, or for copies", "s")
+    picture.words = f"Cycles of an image in bf16, {batch:,} images per step. {'; '.join(said)}."
+    return picture
+
+
 # ---- chapter 15 ------------------------------------------------------------------------------------------------------
 
 
@@ -633,6 +707,8 @@ def draw(emulated: Mapping[tuple[str, str], Report]) -> dict[str, Picture]:
         ("traffic", traffic()),
         ("fragments", fragments()),
         ("stages", stages()),
+        ("time-line", time_line()),
+        ("chains", chains()),
         ("rounding", rounding()),
         ("next", ways()),
     )

@@ -100,24 +100,12 @@ def time_of(row: Row | None) -> str:
         raise StaleError(f"{row['op']} {row['variant']} is wrong in the records")
     ratio = row["library_ratio"]
     of_library = f" ({format_count(ratio)}x)" if ratio and not row["library"] else ""
-    return format_count(row["cold_us"]) + of_library + row.get("mark", "")
+    return format_count(row["cold_us"]) + of_library
 
 
 def measured_rows(records: Sequence[Row]) -> dict[tuple[str, str], Row]:
-    """The rows of the records that ran, by op and variant; those of another GPU than the first record's get a mark."""
-    rows: dict[tuple[str, str], Row] = {}
-    for record in records:
-        mark = "" if gpu_of(record) == gpu_of(records[0]) else " †"
-        for row in record["rows"]:
-            if not row["absent"]:
-                rows.setdefault((row["op"], row["variant"]), row | {"mark": mark})
-    return rows
-
-
-def gpu_of(record: Row) -> str:
-    """The name of the GPU that ran it."""
-    name: str = record["machine"]["gpu"]["name"]
-    return name
+    """The rows of the records that ran, by op and variant."""
+    return {(row["op"], row["variant"]): row for record in records for row in record["rows"] if not row["absent"]}
 
 
 def op_section(op: str, techniques: list[Technique], rows: dict[tuple[str, str], Row]) -> Iterator[str]:
@@ -174,15 +162,8 @@ def measured(records: Sequence[Row]) -> str:
     if not records:
         return "The present code has not been timed yet."
     folder = RECORDS.relative_to(ROOT / "docs").as_posix()
-
-    def source(of: list[Row]) -> str:
-        days = sorted({record["started"][:10] for record in of})
-        return f"one {gpu_of(of[0])}, {' and '.join(days)}"
-
-    first = [record for record in records if gpu_of(record) == gpu_of(records[0])]
-    others = [record for record in records if record not in first]
-    newer = f"; those with † are newer and from {source(others)}" if others else ""
-    return f"The times are from {source(first)} ([records]({folder})){newer}.{loads(records)}"
+    of = " and ".join(sorted({f"{record['machine']['gpu']['name']}, {record['started'][:10]}" for record in records}))
+    return f"The times are from one {of} ([records]({folder})).{loads(records)}"
 
 
 def page() -> str:

@@ -310,7 +310,7 @@ Ladder<kernels::LinearForward> linear_forward_ladder() {
   auto ladder = own_rungs(kernels::linear_forward_variants());
   Rung<kernels::LinearForward> cutlass{
       {"cutlass", kernels::linear_forward_cutlass,
-       "register_tiled from CUTLASS's templates, bias in the epilogue: 1.5x prefetched's time at B=256 on an H100"}};
+       "register_tiled from CUTLASS's templates, bias in the epilogue: 1.5x prefetched's time at B=256 on an H200"}};
   cutlass.absent = kernels::cutlass_absent();
   cutlass.optional = true;
   ladder.push_back(std::move(cutlass));
@@ -508,7 +508,7 @@ Ladder<kernels::Histogram> histogram_ladder() {
   // Not in the table, because the emulator has no clusters.
   Rung<kernels::Histogram> cluster{{"cluster", MNIST_IF_SM90(kernels::histogram_cluster),
                                     "privatised, and eight blocks add up their counters through distributed shared "
-                                    "memory: 1.1x privatised's time at B=256 on an H100",
+                                    "memory: 1.1x privatised's time at B=256 on an H200",
                                     0, Unit::kFma, cuda::kClusterCapability}};
   cluster.absent = absent_below(cluster.needs);
   ladder.push_back(std::move(cluster));

@@ -68,8 +68,8 @@ std::span<const Variant<ConvBnReluPoolBackward>> conv_bn_relu_pool_layer1_backwa
        "each op's fastest row, five launches: dy and dz are written and read twice"},
       // It is not here: dy is not written, 15 bytes less per value of z, but a block per channel makes only 32 blocks.
       {"pooled_sums", conv_bn_relu_pool_backward_pooled_sums,
-       "dgamma and dbeta from the pooled quarter, four launches: dy, mostly zeros, is never written; 1.2x separate's "
-       "time at B=256 on an H100"},
+       "dgamma and dbeta from the pooled quarter, four launches: dy, mostly zeros, is never written; 1.3x separate's "
+       "time at B=256 on an H200"},
       // Neither z nor dz exists: ten sums per channel over the windows, then a formula.
       {"moments", conv_bn_relu_pool_backward_moments,
        "sums of pixels under the routed positions, then a formula: neither z nor dz exists"},

@@ -11,7 +11,7 @@ std::span<const Variant<Histogram>> histogram_variants() {
        "counters of each block in shared memory, 16 pixels per thread; 256 additions per block to global memory"},
       // It is not: the machine code of an addition of 1 to shared memory already adds up a warp's equal places.
       {"voted", histogram_voted,
-       "privatised, but a warp counts its background pixels by one vote: 1.0x privatised's time at B=256 on an H100"},
+       "privatised, but a warp counts its background pixels by one vote: 1.0x privatised's time at B=256 on an H200"},
   };
   return kTable;
 }

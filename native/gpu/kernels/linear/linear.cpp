@@ -26,8 +26,8 @@ std::span<const Variant<LinearForward>> linear_forward_variants() {
        1e-3, Unit::kTensorTf32, cuda::kTensorCapability},
       // Slower: register_tiled by four products of 8-bit numbers per instruction; rounding to 8 bits is the price.
       {"int8", linear_forward_int8,
-       "register_tiled by dp4a of numbers rounded to 8 bits: within 2e-2 of the float64 product, usually 1e-2; 0.81x "
-       "register_tiled's time at B=256 on an H100",
+       "register_tiled by dp4a of numbers rounded to 8 bits: within 2e-2 of the float64 product, usually 1e-2; 0.79x "
+       "register_tiled's time at B=256 on an H200",
        2e-2, Unit::kInt8},
   };
   return kTable;

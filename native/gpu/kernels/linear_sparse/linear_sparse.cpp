@@ -14,7 +14,7 @@ std::span<const Variant<LinearForward>> linear_sparse_forward_variants() {
       // It is not at this size: half of the instructions and of the weights' bytes, but both wait for loads.
       {"sparse", MNIST_IF_SM80(linear_sparse_forward_sparse),
        "mma.sp in bf16: the two weights of each four and their places, half the instructions; the same 8e-3; "
-       "1.1x dense's time at B=256 on an H100",
+       "1.1x dense's time at B=256 on an H200",
        8e-3, Unit::kSparseBf16, cuda::kTensorCapability},
   };
   return kTable;

@@ -13,7 +13,7 @@ std::span<const Variant<Transpose>> transpose_variants() {
       {"padded", transpose_padded, "one more number per row of the tile: a column has 32 banks"},
       // No gain: the same turns, but the tile needs no extra column.
       {"swizzled", transpose_swizzled,
-       "the same without padding: (r,c) lies at column c ^ r; padded's time at B=256 on an H100"},
+       "the same without padding: (r,c) lies at column c ^ r; padded's time at B=256 on an H200"},
   };
   return kTable;
 }

@@ -81,7 +81,7 @@ CONTENTS = {  # below a page: a heading and its pages; a page that is in none of
     },
 }
 LINK = re.compile(r"(?<!!)(\[[^][]*\])\((?!\w+:)([^)#\s]+)(#[^)\s]*)?\)")
-LARGEST = 200_000  # bytes of a file that is shown
+LARGEST = 250_000  # bytes of a file that is shown
 linked: set[Path] = set()
 
 

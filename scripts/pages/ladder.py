@@ -44,6 +44,8 @@ AROUND = (
      "mnist-cuda train --engine cudnn --placement host"),
     ("Pinned memory, copies beside the computation", "native/gpu/engines/host_feed.h",
      "mnist-cuda train --engine fused --placement host"),
+    ("Two kernels side by side, in two streams", "native/gpu/engines/layerwise.cpp",
+     "mnist-cuda train --engine layerwise"),
     ("CUDA graphs", "native/gpu/cuda/graph.h",
      "mnist-cuda train --engine naive"),
     ("The same launches by the host", "native/gpu/cuda/check.h",

@@ -158,7 +158,7 @@ class LayerwiseEngine final : public CudaEngine<float> {
     timer().op("pooled_sums", {9.0 * double(size * kPool2Size), 4.0 * double(size * kPool2Size)});
     kernels::pooled_sums(gradient(kBn2Weight), gradient(kBn2Bias), da2_.data(), z2_.data(), route2_.data(), of.mean,
                          of.var, size, kConv2Channels, kPool1Side, stream());
-    // Neither of the next two fills the GPU, nor needs the other: they run side by side, but where each is timed.
+    // Neither of the next two fills the GPU, nor needs the other: they run side by side, except where each is timed.
     const bool beside = !timer().on();
     if (beside) {
       summed_.record(stream());

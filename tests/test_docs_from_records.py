@@ -138,18 +138,13 @@ def test_a_text_needs_the_record_of_its_name(script):
 
 
 def test_check_notices_what_is_stale(script, monkeypatch, capsys):
-    readme, page = script.ROOT / "README.md", script.ROOT / "docs" / "page.md"
-    chart, records = script.ROOT / "docs" / "chart.svg", script.ROOT / "docs" / "records"
+    readme, chart = script.ROOT / "README.md", script.ROOT / "docs" / "chart.svg"
     readme.write_text(
-        "Before\n<!-- record:run.txt -->\n<!-- /record -->\nBetween\n"
-        "| <!-- speed-up:cpu/step.json cpu -->old<!-- /speed-up --> | <!-- speed-up:h100 a --><!-- /speed-up --> |\n"
-        "| <!-- us:cpu/step.json cpu fp32 256 64 -->0<!-- /us --> |\n"
-        "<!-- chart:cpu/step.json docs/chart.svg -->\n<!-- /chart -->\n<!-- record:none -->\n<!-- /record -->\n"
+        "<!-- speed-up:step.json cpu -->old<!-- /speed-up --> <!-- speed-up:h100 a --><!-- /speed-up -->\n"
+        "<!-- chart:step.json docs/chart.svg -->\n<!-- /chart -->\n<!-- record:none -->\n<!-- /record -->\n"
     )
-    page.write_text("<!-- record:cpu -->\n<!-- /record -->\n")
-    (records / "run.txt").write_text("$ say\n98 %\n")
-    (records / "cpu").mkdir()
-    (records / "cpu" / "step.json").write_text(json.dumps(TWO_BATCHES))
+    record = script.ROOT / "docs" / "records" / "step.json"
+    record.write_text(json.dumps(TWO_BATCHES))
 
     def run(*arguments):
         monkeypatch.setattr("sys.argv", ["scripts/docs", "tables", *arguments])
@@ -157,25 +152,15 @@ def test_check_notices_what_is_stale(script, monkeypatch, capsys):
         assert (shown.err == "stale: run scripts/docs tables\n") == bool(code)
         return code, re.findall(r"(?m)^--- (?:.*/)?(\S+)", shown.out)
 
-    assert run("--check") == (1, ["chart.svg", "README.md", "page.md"])
+    assert run("--check") == (1, ["chart.svg", "README.md"])
     assert run() == (0, [])
-    text = readme.read_text()
-    assert text.startswith(
-        "Before\n<!-- record:run.txt -->\n```\nsay\n```\n\n```\n98 %\n```\n<!-- /record -->\nBetween\n"
-    )
     fastest = "the fastest timed variant of PyTorch"
-    assert f"<!-- speed-up:cpu/step.json cpu -->8.0 to 12 times as fast as {fastest}<!-- /speed-up -->" in text
-    assert "<!-- speed-up:h100 a -->no record yet<!-- /speed-up -->" in text
-    assert "<!-- record:none -->\nThere is no record yet.\n<!-- /record -->\n" in text
-    assert "| <!-- us:cpu/step.json cpu fp32 256 64 -->2,000 | 1,000<!-- /us --> |" in text
-    assert "](docs/chart.svg)\n<!-- /chart -->" in text
-    assert "[Record, with its command](records/cpu)" in page.read_text()
+    speed_up = f"<!-- speed-up:step.json cpu -->8.0 to 12 times as fast as {fastest}<!-- /speed-up -->"
+    assert readme.read_text().startswith(f"{speed_up} <!-- speed-up:h100 a -->no record yet<!-- /speed-up -->\n")
+    assert "](docs/chart.svg)\n<!-- /chart -->\n<!-- record:none -->\nThere is no record yet.\n" in readme.read_text()
     assert run("--check") == (0, [])
     chart.write_text(chart.read_text().replace("8.0x", "9.0x"))
     assert run("--check") == (1, ["chart.svg"])
-    run()
-    (records / "run.txt").write_text("$ say\n99 %\n")
-    assert run("--check") == (1, ["README.md"])
 
 
 def test_a_record_of_other_steps_says_so(script):
@@ -186,39 +171,17 @@ def test_a_record_of_other_steps_says_so(script):
     ]
 
 
-def test_a_sweep_over_schedules_has_a_map_for_each(tmp_path):
-    """The best one first; the caption says the least of each, and the title names none."""
-    table = tmp_path / "schedules.csv"
-    cells = [(b, lr, s) for b in (32, 64) for lr in ("0.1", "0.2") for s in ("constant", "linear")]
-    rows = [f"{b},{lr},{s},{0.97 + 0.01 * (s == 'linear') + 0.001 * (lr == '0.2')}" for b, lr, s in cells]
-    table.write_text("\n".join(["batch_size,lr,schedule,test_accuracy", *rows, ""]))
-    svg, title, caption = tables.draw_sweep(table)
-    assert title == "Test error over learning rate and batch size, 2 x 2"
-    found = re.findall(r"The least is ([\d.]+) %, at batch size 32 and rate 0\.2, with schedule (\w+)\.", caption)
-    assert found == [("1.90", "linear"), ("2.90", "constant")]
-    texts = ["".join(element.itertext()).strip() for element in ET.fromstring(svg).iter(f"{SVG}text")]
-    assert [text for text in texts if text.startswith("schedule")] == ["schedule linear", "schedule constant"]
-
-
 def test_cards_have_rows_or_none(script, tmp_path):
-    page = tmp_path / "docs" / "cards.md"
-    (tmp_path / "README.md").write_text("")
-    page.write_text("<!-- cards:cards -->\n<!-- /cards -->\n")
-    folder = tmp_path / "docs" / "records" / "cards"
-
     def rows():
-        return [line.partition(" |")[0] for line in script.Documents().files[page].splitlines()[3:-1]]
+        text = script.render_cards(tmp_path, str)
+        assert len({line.count("|") for line in text.splitlines()}) == 1
+        return [line.partition(" |")[0] for line in text.splitlines()[2:]]
 
     nothing = rows()
     assert nothing == [f"| {name}" for name in script.CARDS]
-    folder.mkdir()
-    (folder / "a.json").write_text(json.dumps(card_record(gpu=None)))
-    (folder / "l4.json").write_text(json.dumps(card_record(gpu="NVIDIA L4")))
+    (tmp_path / "a.json").write_text(json.dumps(card_record(gpu=None)))
+    (tmp_path / "l4.json").write_text(json.dumps(card_record(gpu="NVIDIA L4")))
     assert rows() == ["| NVIDIA L4", "| A Processor, 2 threads", *(row for row in nothing if row != "| L4")]
-    text = script.Documents().files[page]
-    assert "](records/cards/l4.json) |" in text
-    assert "| RTX 4090 | not timed |" in text
-    assert len({line.count("|") for line in text.splitlines() if line.startswith("|")}) == 1
-    (folder / "b.json").write_text(json.dumps(card_record() | {"engine": "naive"}))
+    (tmp_path / "b.json").write_text(json.dumps(card_record() | {"engine": "naive"}))
     with pytest.raises(RecordError, match=r"b\.json: its digest is .* it was changed later"):
-        script.Documents()
+        rows()

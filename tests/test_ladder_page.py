@@ -56,35 +56,35 @@ def test_every_step_of_the_ladder_is_explained():
     assert "- `naive` to `coalesced`: A warp's load of w takes 4 sectors" in script.page()
 
 
-def test_a_comment_above_a_row_is_its_step(copied):
-    table = "native/gpu/kernels/relu/relu.cpp"
-    copied(table, "  };", '      // One,\n      // and two.\n      {"float8", relu_forward_float4, "wider"},\n  };')
-    assert [row.step for row in script.ladders()["relu"][1:3]] == [
-        "The same bytes take a quarter of the loads, stores and threads.",
-        "One, and two.",
-    ]
+RELU = "native/gpu/kernels/relu/relu.cpp"
 
 
 def test_a_new_row_and_a_lost_file_are_noticed(copied):
-    table = "native/gpu/kernels/relu/relu.cpp"
-    copied(table, "  };", '      {"float8", relu_forward_float4, "a \\"test\\" "\n       "in two pieces"},\n  };')
-    assert script.ladders()["relu"][2].why == 'a \\"test\\" in two pieces'
-    copied(table, 'relu_forward_float4, "a', 'relu_forward_float8, "a')
+    """A comment above the row is its step."""
+    row = (
+        '// One,\n      // and two.\n      {"float8", relu_forward_float4, "a \\"test\\" "\n       "in two pieces"},\n'
+    )
+    copied(RELU, "  };", f"      {row}  }};")
+    found = script.ladders()["relu"][2]
+    assert (found.why, found.step) == ('a \\"test\\" in two pieces', "One, and two.")
+    copied(RELU, 'relu_forward_float4, "a', 'relu_forward_float8, "a')
     with pytest.raises(
         script.StaleError, match=r"relu has no function of `relu_forward_float8`, and 0 files float8\.cu"
     ):
         script.ladders()
 
 
-def test_a_row_that_cannot_be_read_is_noticed(copied):
-    copied("native/gpu/kernels/relu/relu.cpp", '"one element per thread"', "kReason")
-    with pytest.raises(script.StaleError, match=r"relu\.cpp: cannot read every row of relu_forward_variants"):
-        script.ladders()
-
-
-def test_a_table_without_an_op_is_noticed(copied):
-    copied("native/gpu/bench/op_cases.cpp", '      {"relu", relu},\n', "")
-    with pytest.raises(script.StaleError, match="has the rows of relu_forward_variants"):
+@pytest.mark.parametrize(
+    ("file", "old", "new", "words"),
+    [
+        (RELU, '"one element per thread"', "kReason", r"relu\.cpp: cannot read every row of relu_forward_variants"),
+        ("native/gpu/bench/op_cases.cpp", '      {"relu", relu},\n', "", "has the rows of relu_forward_variants"),
+    ],
+    ids=["row", "table without an op"],
+)
+def test_a_row_that_cannot_be_read_is_noticed(copied, file, old, new, words):
+    copied(file, old, new)
+    with pytest.raises(script.StaleError, match=words):
         script.ladders()
 
 

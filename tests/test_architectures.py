@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from tiny import ROOT, shell_program
 
-ROOT = Path(__file__).parents[1]
 CMAKE = shutil.which("cmake", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
 CUDA_12_4 = "50 60 61 70 75 80 86 89 90"
 CUDA_13 = "75 80 86 87 88 89 90 100 110 103 120 121"
@@ -23,8 +23,7 @@ def run(folder: Path, command: str, known: str, smi: str | None) -> subprocess.C
     tools = {"nvcc": f"printf 'compute_%s\\n' {known}", "nvidia-smi": smi}
     for name, text in tools.items():
         if text is not None:
-            (folder / name).write_text(f"#!/bin/sh\n{text}\n")
-            (folder / name).chmod(0o755)
+            shell_program(folder / name, text)
     script = folder / "script.cmake"
     script.write_text(f'include("{ROOT}/cmake/CudaArchitectures.cmake")\n{command}\nmessage(STATUS "is ${{list}}")\n')
     path = os.pathsep.join([str(folder), *(p for p in os.environ["PATH"].split(os.pathsep) if smi or not has_smi(p))])

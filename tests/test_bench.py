@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from test_ranks import on_all
 from test_ranks_processes import running
-from tiny import ENVIRONMENT, tiny_dataset
+from tiny import ENVIRONMENT, shell_program, tiny_dataset
 
 from mnist_cuda import _native, cli, machine
 from mnist_cuda.bench import competitors, step, tables
@@ -430,14 +430,11 @@ def test_an_installed_package_has_no_checkout(monkeypatch):
 def test_gpu_facts_come_from_nvidia_smi(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     assert machine.gpu() is None
-    tool = tmp_path / "nvidia-smi"
-    tool.write_text(
-        "#!/bin/sh\necho 'NVIDIA H200, 580.65, 1980, 1980, 3201, 30, 75.10'\necho 'A100, 580.65, 1, 2, 3, 4, 5'\n"
-    )
-    tool.chmod(0o755)
+    rows = "echo 'NVIDIA H200, 580.65, 1980, 1980, 3201, 30, 75.10'; echo 'A100, 580.65, 1, 2, 3, 4, 5'"
+    shell_program(tmp_path / "nvidia-smi", rows)
     assert machine.gpu()["name"] == "NVIDIA H200"
     assert machine.gpu()["power.draw"] == "75.10"
-    tool.write_text("#!/bin/sh\necho 'no devices were found'\n")
+    shell_program(tmp_path / "nvidia-smi", "echo 'no devices were found'")
     assert machine.gpu() is None
 
 

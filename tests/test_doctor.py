@@ -3,8 +3,9 @@
 import json
 
 import pytest
+from tiny import said, shell_program
 
-from mnist_cuda import _native, cli, doctor, machine, memory
+from mnist_cuda import _native, doctor, machine, memory
 from mnist_cuda.engine import engines
 from mnist_cuda.engine.gpu_libraries import OP_LIBRARIES, find_libraries
 
@@ -45,19 +46,12 @@ def pretend(monkeypatch, status, gpus, why=""):
     monkeypatch.setattr(_native, "unavailable", unavailable)
 
 
-def tool(folder, name, text):
-    path = folder / name
-    path.write_text(f"#!/bin/sh\n{text}\n")
-    path.chmod(0o755)
-    return path
-
-
 def diagnose(capsys):
     """Exit code, what is printed, and the object of --json."""
-    code = cli.main(["doctor"])
-    text = capsys.readouterr().out
-    assert cli.main(["doctor", "--json"]) == code
-    facts = json.loads(capsys.readouterr().out)
+    code, text, _ = said(capsys, "doctor")
+    again, printed, _ = said(capsys, "doctor", "--json")
+    facts = json.loads(printed)
+    assert again == code
     for problem in facts["problems"]:
         assert f"PROBLEM  {problem}\n" in text
     assert ("no problem found" in text) != bool(facts["problems"])
@@ -82,8 +76,8 @@ def test_without_a_gpu_nothing_is_wrong(capsys):
 
 
 def test_a_gpu_that_works(bare, monkeypatch, capsys):
-    tool(bare, "nvidia-smi", f"echo '{SMI}'")
-    tool(bare, "nvcc", "echo 'Cuda compilation tools, release 12.4, V12.4.131'")
+    shell_program(bare / "nvidia-smi", f"echo '{SMI}'")
+    shell_program(bare / "nvcc", "echo 'Cuda compilation tools, release 12.4, V12.4.131'")
     pretend(monkeypatch, STATUS, [GPU])
     monkeypatch.setattr(doctor, "locate", lambda name: f"/lib/lib{name}.so")
     code, text, facts = diagnose(capsys)
@@ -134,7 +128,7 @@ def test_a_gpu_that_works(bare, monkeypatch, capsys):
 )  # fmt: skip
 def test_a_gpu_that_cannot_be_used_is_exit_code_4(bare, monkeypatch, capsys, smi, status, gpus, pci, why, problem):
     if smi:
-        tool(bare, "nvidia-smi", smi)
+        shell_program(bare / "nvidia-smi", smi)
     monkeypatch.setattr(doctor, "pci_gpus", lambda: pci)
     pretend(monkeypatch, STATUS | status, gpus, why)
     code, _, facts = diagnose(capsys)
@@ -173,14 +167,9 @@ def test_little_disk_memory_and_no_cache(tmp_path, monkeypatch, capsys):
 
 
 def test_nvidia_smi_that_answers_something_else(bare):
-    tool(bare, "nvidia-smi", "echo 7.5")
-    rows, fault = doctor.ask_nvidia_smi()
-    assert rows == []
-    assert fault == "nvidia-smi fails, '7.5': install the NVIDIA driver again"
-    tool(bare, "nvidia-smi", f"echo '{SMI}'; exit 3")
-    assert doctor.ask_nvidia_smi() == ([], f"nvidia-smi fails, '{SMI}': install the NVIDIA driver again")
-    tool(bare, "nvidia-smi", "exit 3")
-    assert doctor.ask_nvidia_smi()[1] == "nvidia-smi fails, 'exit code 3': install the NVIDIA driver again"
+    for text, words in {"echo 7.5": "7.5", f"echo '{SMI}'; exit 3": SMI, "exit 3": "exit code 3"}.items():
+        shell_program(bare / "nvidia-smi", text)
+        assert doctor.ask_nvidia_smi() == ([], f"nvidia-smi fails, '{words}': install the NVIDIA driver again")
 
 
 def test_cards_on_the_pci_bus(tmp_path):

@@ -5,7 +5,6 @@ The wheels are made here, a few lines each, with the names and the files that ma
 
 from __future__ import annotations
 
-import hashlib
 import importlib.metadata
 import os
 import re
@@ -16,13 +15,12 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from tiny import ROOT, checkout_of_scripts
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     from pip._vendor import tomli as tomllib
-
-ROOT = Path(__file__).parents[1]
 
 # Stands for scikit-build-core: its wheel holds the command alone. Beside it lies what the build saw of CUDA.
 BACKEND = """
@@ -135,13 +133,7 @@ def wheels(tmp_path: Path) -> Path:
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """The scripts and what they read, with a host compiler that is never asked to compile."""
-    path = tmp_path / "checkout"
-    for folder in ("native", "cmake"):
-        (path / folder).mkdir(parents=True)
-    shutil.copytree(ROOT / "scripts", path / "scripts")
-    for name in ("pyproject.toml", "CMakeLists.txt"):
-        shutil.copyfile(ROOT / name, path / name)
-    return path
+    return checkout_of_scripts(tmp_path / "checkout")
 
 
 def train(checkout: Path, wheels: Path, **env: str) -> subprocess.CompletedProcess[str]:
@@ -152,14 +144,10 @@ def train(checkout: Path, wheels: Path, **env: str) -> subprocess.CompletedProce
     return subprocess.run(command, env=clean | offline | env, capture_output=True, text=True, check=False)
 
 
-def hashes(site_packages: Path) -> dict[str, str]:
-    """The sha256 of every file of CUDA's libraries and of PyTorch, by name."""
+def contents(site_packages: Path) -> dict[str, bytes]:
+    """Every file of CUDA's libraries and of PyTorch, by name."""
     files = [path for folder in ("nvidia", "torch") for path in (site_packages / folder).rglob("*") if path.is_file()]
-    return {
-        str(path.relative_to(site_packages)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in files
-        if path.suffix != ".pyc"
-    }
+    return {str(path.relative_to(site_packages)): path.read_bytes() for path in files if path.suffix != ".pyc"}
 
 
 def test_a_python_without_ensurepip_sets_up(checkout: Path, wheels: Path, tmp_path: Path) -> None:
@@ -173,14 +161,14 @@ def test_a_python_without_ensurepip_sets_up(checkout: Path, wheels: Path, tmp_pa
     # Somebody installs PyTorch into .venv, over our cuDNN; what set-up installs later leaves it alone.
     (site_packages,) = (checkout / ".venv").glob("lib/python3*/site-packages")
     install_torch(site_packages, tmp_path)
-    before = hashes(site_packages)
+    before = contents(site_packages)
     make_wheel(wheels, "nvidia-cudnn-cu12", "9.11")
     pyproject = checkout / "pyproject.toml"
     pyproject.write_text(pyproject.read_text().replace("nvidia-cudnn-cu12>=9.10", "nvidia-cudnn-cu12>=9.11"))
     result = train(checkout, wheels, PYTHONPATH=str(tmp_path))
     assert result.returncode == 0, result.stderr
     assert "nvidia-cudnn-cu13==9.19.0.56, which is there" in result.stderr
-    assert hashes(site_packages) == before
+    assert contents(site_packages) == before
 
 
 def test_torch_keeps_its_libraries(checkout: Path, wheels: Path, tmp_path: Path) -> None:
@@ -189,13 +177,13 @@ def test_torch_keeps_its_libraries(checkout: Path, wheels: Path, tmp_path: Path)
     (site_packages,) = environment.glob("lib/python3*/site-packages")
     unpack_pip(site_packages)
     install_torch(site_packages, tmp_path)
-    before = hashes(site_packages)
+    before = contents(site_packages)
     assert len(before) == 4
 
     env = {"MNIST_CUDA_ENV": "active", "PATH": f"{environment / 'bin'}:{os.environ['PATH']}"}
     result = train(checkout, wheels, **env)
     assert (result.returncode, result.stdout) == (0, "mnist-cuda train --epochs 1\n"), result.stderr
-    assert hashes(site_packages) == before
+    assert contents(site_packages) == before
     assert f"using the active environment of {environment}/bin/python3" in result.stderr
     for library in ("nvidia-cudnn-cu13==9.19.0.56", "nvidia-cublas==13.1.0.3"):
         assert f"using {library}, which is there" in result.stderr
@@ -212,5 +200,5 @@ def test_torch_keeps_its_libraries(checkout: Path, wheels: Path, tmp_path: Path)
     # The same requirements, installed by pip alone, do change PyTorch's cuDNN: what this test compares can differ.
     pip = [environment / "bin" / "python", "-m", "pip", "install", "-q", "--no-index", "--find-links", wheels]
     subprocess.run([*pip, "nvidia-cudnn-cu12"], check=True)
-    changed = hashes(site_packages)
+    changed = contents(site_packages)
     assert {name for name in changed if changed[name] != before.get(name)} == {"nvidia/cudnn/lib/libcudnn.so.9"}

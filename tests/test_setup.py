@@ -14,11 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).parents[1]
+from tiny import checkout_of_scripts, shell_program
 
 # Stands for python3 and, copied into .venv, for the environment's python: writes down what it is asked to install.
-FAKE_PYTHON = f"""#!/usr/bin/env bash
+FAKE_PYTHON = f"""
 root=$(cd "$(dirname "$0")/../.." && pwd)
 # Ctrl-C, which a terminal sends to all that run; Python answers it by an error, not by dying of the signal.
 stop_at() {{
@@ -36,7 +35,6 @@ case "$*" in
   for tool in cmake ctest mnist-cuda; do cp "$TOOLS/tool" "${{@: -1}}/bin/$tool"; done
   ;;
 "-m pip "*"--version") [ -z "$NO_PIP" ] ;;
-"-m pip --python"*) echo "pip --python" >>"$LOG" ;;
 "-m pip install"*" -r "*)
   echo "pip -r $(tail -n 1 "${{@: -1}}")" >>"$LOG"
   stop_at pip
@@ -64,7 +62,7 @@ esac
 """
 
 # Stands for mnist-cuda, cmake, ctest and pytest: prints its arguments, one in each pair of brackets.
-FAKE_TOOL = """#!/usr/bin/env bash
+FAKE_TOOL = """
 name=$(basename "$0")
 [ "$2" != pytest ] || name=pytest
 echo "$name$(printf ' [%s]' "$@")"
@@ -93,17 +91,10 @@ class Checkout:
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Checkout:
-    path, tools = tmp_path / "a folder", tmp_path / "tools"
-    for folder in (path / "scripts", path / "native", path / "cmake", tools):
-        folder.mkdir(parents=True)
-    for name in ("setup.sh", "train", "test"):
-        shutil.copy(ROOT / "scripts" / name, path / "scripts")
-    for name in ("pyproject.toml", "CMakeLists.txt"):
-        shutil.copyfile(ROOT / name, path / name)
+    path, tools = checkout_of_scripts(tmp_path / "a folder"), tmp_path / "tools"
     (path / "native" / "a.cpp").touch()
-    for name, text in {"python3": FAKE_PYTHON, "tool": FAKE_TOOL}.items():
-        (tools / name).write_text(text)
-        (tools / name).chmod(0o755)
+    shell_program(tools / "python3", FAKE_PYTHON)
+    shell_program(tools / "tool", FAKE_TOOL)
     ours = ("CI", "PYTHON", "CMAKE_ARGS", "CXX", "CUDACXX", "MNIST_CUDA_PEERS", "MNIST_CUDA_ENV", "MNIST_CUDA_CPU_ONLY")
     clean = {k: v for k, v in os.environ.items() if k not in ours}
     env = clean | {"PATH": f"{tools}:{os.environ['PATH']}", "TOOLS": str(tools), "LOG": str(tmp_path / "log")}
@@ -260,13 +251,6 @@ def test_failed_pip_leaves_a_working_environment_alone(checkout: Checkout) -> No
     assert checkout.log() == []
 
 
-def test_interrupted_pip_starts_over(checkout: Checkout) -> None:
-    assert checkout.run("train", KILL_PIP="1").returncode != 0
-    checkout.log()
-    assert checkout.run("train").returncode == 0
-    assert [line.split()[0] for line in checkout.log()] == ["venv", "pip", "build"]
-
-
 def test_foreign_environment_is_left_alone(checkout: Checkout) -> None:
     mine = checkout.path / ".venv" / "bin" / "python"
     mine.parent.mkdir(parents=True)
@@ -275,10 +259,13 @@ def test_foreign_environment_is_left_alone(checkout: Checkout) -> None:
     assert mine.read_text() == "mine"
 
 
-def test_moved_checkout_starts_over(checkout: Checkout) -> None:
-    checkout.run("train")
+@pytest.mark.parametrize("moved", [True, False])
+def test_moved_checkout_starts_over(checkout: Checkout, moved: bool) -> None:
+    """And one whose pip was killed."""
+    assert bool(checkout.run("train", KILL_PIP="" if moved else "1").returncode) != moved
     checkout.log()
-    checkout.path = checkout.path.rename(checkout.path.with_name("elsewhere"))
+    if moved:
+        checkout.path = checkout.path.rename(checkout.path.with_name("elsewhere"))
     assert checkout.run("train").returncode == 0
     assert [line.split()[0] for line in checkout.log()] == ["venv", "pip", "build"]
 
@@ -290,15 +277,6 @@ def test_test_runs_both_suites_and_fails_with_either(checkout: Checkout, failing
     if failing != "cmake":
         assert re.findall("^(ctest|pytest) ", result.stdout, re.MULTILINE) == ["ctest", "ctest", "pytest"]
         assert "[-k] [two words]" in result.stdout
-
-
-def test_peers_are_made_when_asked(checkout: Checkout) -> None:
-    peers = checkout.path / "scripts" / "peers"
-    peers.write_text("#!/bin/sh\necho peers\n")
-    peers.chmod(0o755)
-    assert "peers\n" not in checkout.run("test").stdout
-    assert "peers\n" in checkout.run("test", CI="true").stdout
-    assert "peers\n" in checkout.run("test", MNIST_CUDA_PEERS="1").stdout
 
 
 # What a sitecustomize.py makes of the interpreter, and what must be said about it.
@@ -317,33 +295,21 @@ def test_unfit_python_gets_one_line(checkout: Checkout, tmp_path: Path, fault: s
     assert checkout.log() == []
 
 
-NO_ENSUREPIP = "import sys; sys.modules['ensurepip'] = None"
-
-
 def test_pip_comes_from_elsewhere_without_ensurepip(checkout: Checkout, tmp_path: Path) -> None:
-    (tmp_path / "sitecustomize.py").write_text(NO_ENSUREPIP)
+    (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['ensurepip'] = None")
     env = {"PYTHONPATH": str(tmp_path)}
     nowhere = {"PATH": f"{tmp_path / 'tools'}:/usr/bin:/bin", "NO_PIP": "1"}
     _expect_one_line(checkout.run("train", **env, **nowhere), "has neither ensurepip nor pip 22.3", "or uv")
-    uv = tmp_path / "tools" / "uv"
-    uv.write_text('#!/bin/sh\necho "uv $*" >>"$LOG"\n')
-    uv.chmod(0o755)
+    shell_program(tmp_path / "tools" / "uv", 'echo "uv $*" >>"$LOG"')
     result = checkout.run("train", **env, NO_PIP="1")
     assert "which has no ensurepip, and with pip from uv" in result.stderr
-    venv = checkout.path / ".venv"
-    assert checkout.log()[:2] == ["venv", f"uv pip install -q pip>=23.1 --python {venv}/bin/python"]
-    shutil.rmtree(venv)
-    result = checkout.run("train", **env)
-    assert "which has no ensurepip, and with its pip" in result.stderr
-    assert [" ".join(line.split()[:2]) for line in checkout.log()] == ["venv", "pip --python", "pip -r", "build"]
+    assert checkout.log()[:2] == ["venv", f"uv pip install -q pip>=23.1 --python {checkout.path}/.venv/bin/python"]
 
 
 def test_uv_may_have_the_only_python(checkout: Checkout, tmp_path: Path) -> None:
     tools, others = tmp_path / "tools", tmp_path / "others"
     python = (tools / "python3").rename(tmp_path / "python-of-uv")
-    uv = tools / "uv"
-    uv.write_text(f'#!/bin/sh\n[ "$*" = "python find >=3.10" ] && echo {python}\n')
-    uv.chmod(0o755)
+    shell_program(tools / "uv", f'[ "$*" = "python find >=3.10" ] && echo {python}')
     others.mkdir()
     for tool in Path("/usr/bin").iterdir():
         if "python" not in tool.name:
@@ -355,9 +321,7 @@ def test_uv_may_have_the_only_python(checkout: Checkout, tmp_path: Path) -> None
 
 def test_missing_tools_get_one_line(checkout: Checkout, tmp_path: Path) -> None:
     _expect_one_line(checkout.run("train", PYTHON="python9.9"), "there is no python9.9", "apt install python3")
-    compiler = tmp_path / "tools" / "g++"
-    compiler.write_text("#!/bin/sh\necho 10.2.1\n")
-    compiler.chmod(0o755)
+    compiler = shell_program(tmp_path / "tools" / "g++", "echo 10.2.1")
     _expect_one_line(checkout.run("train"), "g++ 11 or newer is needed for C++20 and this one is 10.2.1", "CXX=g++")
     compiler.unlink()
     for tool in ("bash", "dirname", "basename", "cat", "grep", "flock"):

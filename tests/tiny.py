@@ -10,6 +10,7 @@ import os
 import pty
 import re
 import select
+import shutil
 import signal
 import struct
 import subprocess
@@ -58,6 +59,16 @@ def shell_program(path, text):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(f"#!/bin/bash\n{text}\n")
     path.chmod(0o755)
+    return path
+
+
+def checkout_of_scripts(path):
+    """A folder with the scripts and what set-up reads of the project."""
+    shutil.copytree(ROOT / "scripts", path / "scripts")
+    for folder in ("native", "cmake"):
+        (path / folder).mkdir()
+    for name in ("pyproject.toml", "CMakeLists.txt"):
+        shutil.copyfile(ROOT / name, path / name)
     return path
 
 

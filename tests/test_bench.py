@@ -414,19 +414,6 @@ def test_rows_on_several_gpus():
     ]
 
 
-def test_an_installed_package_has_no_checkout(monkeypatch):
-    """A wheel has the peers' scripts, and its benchmark says what to install."""
-    (row,) = peer_competitors(["jax:scan"], ["cpu"], NOWHERE)
-    assert Path(row.command[1]).is_relative_to(Path(competitors.__file__).parents[1])  # travels with the package
-    assert Path(row.command[1]).is_file()
-    monkeypatch.setattr(competitors, "CHECKOUT", None)
-    (row,) = peer_competitors(["jax:scan"], ["cpu"], NOWHERE)
-    assert row.unavailable == (
-        "jax is not installed (there is no /none/python); `pip install jax numpy` in an environment of its own and "
-        "name its interpreter by --peer-python"
-    )
-
-
 def test_gpu_facts_come_from_nvidia_smi(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     assert machine.gpu() is None

@@ -196,9 +196,3 @@ def test_torch_keeps_its_libraries(checkout: Path, wheels: Path, tmp_path: Path)
 
     again = train(checkout, wheels, **env)
     assert (again.returncode, again.stderr) == (0, "")
-
-    # The same requirements, installed by pip alone, do change PyTorch's cuDNN: what this test compares can differ.
-    pip = [environment / "bin" / "python", "-m", "pip", "install", "-q", "--no-index", "--find-links", wheels]
-    subprocess.run([*pip, "nvidia-cudnn-cu12"], check=True)
-    changed = contents(site_packages)
-    assert {name for name in changed if changed[name] != before.get(name)} == {"nvidia/cudnn/lib/libcudnn.so.9"}

@@ -17,7 +17,6 @@ from pages.records import RecordError
 
 from mnist_cuda.bench.op_tables import StaleError
 
-ROOT = Path(__file__).resolve().parents[2]
 # What writes which part: the text that each of its files is to have.
 PARTS: dict[str, Callable[[argparse.Namespace], dict[Path, str]]] = {
     "tables": lambda _: tables.Documents().files,

@@ -6,12 +6,13 @@ import dataclasses
 import inspect
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
+
+from pages.records import ROOT
 
 import mnist_cuda
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "api.md"
+PAGE = ROOT / "docs" / "api.md"
 WIDTH = 100  # of a signature, before it gets a line for each parameter
 START = """# The library
 

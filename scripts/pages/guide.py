@@ -28,14 +28,13 @@ from typing import Any
 
 from pages import guide_pictures
 from pages.ladder import measured_rows
-from pages.records import read_records
+from pages.records import ROOT, read_records
 from rich.console import Console
 
 from mnist_cuda.bench import ops
 from mnist_cuda.bench.op_tables import StaleError
 from mnist_cuda.terminal import console
 
-ROOT = Path(__file__).resolve().parents[2]
 GUIDE = ROOT / "docs" / "guide"
 RECORDS = ROOT / "docs" / "records"
 WIDTH = 200  # columns of a table, at most

@@ -9,16 +9,15 @@ from __future__ import annotations
 import math
 import re
 import runpy
-from collections.abc import Iterable, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from pages.records import ROOT
 
 from mnist_cuda.judge.access_picture import SECTOR_LEGEND, Picture, draw_banks, draw_sectors, sectors_of
 
-ROOT = Path(__file__).resolve().parents[2]
 Report = Mapping[str, Any]
 
 
@@ -230,7 +229,7 @@ def banks(emulated: Mapping[tuple[str, str], Report]) -> Picture:
 # ---- chapter 5 -------------------------------------------------------------------------------------------------------
 
 
-def waves(tiles: int, slices: int, multiprocessors: int = 132) -> Picture:
+def waves(tiles: int = 32, slices: int = 8, multiprocessors: int = 132) -> Picture:
     """Multiprocessors of an H200 with and without a block."""
     picture = Picture(
         f"{tiles} blocks and {tiles * slices} blocks on {multiprocessors} multiprocessors",
@@ -689,27 +688,7 @@ def ways() -> Picture:
 
 def draw(emulated: Mapping[tuple[str, str], Report]) -> dict[str, Picture]:
     """All of them, by the name of the file."""
-    made: Iterable[tuple[str, Picture]] = (
-        ("paths", paths()),
-        ("network", network()),
-        ("threads", threads()),
-        ("wide-loads", wide_loads(emulated)),
-        ("sectors", sectors(emulated)),
-        ("tile-walk", tile_walk()),
-        ("banks", banks(emulated)),
-        ("waves", waves(32, 8)),
-        ("outer-product", outer_product()),
-        ("tree", tree()),
-        ("gather", gather()),
-        ("butterfly", butterfly()),
-        ("deciders", deciders()),
-        ("launches", launches()),
-        ("traffic", traffic()),
-        ("fragments", fragments()),
-        ("stages", stages()),
-        ("time-line", time_line()),
-        ("chains", chains()),
-        ("rounding", rounding()),
-        ("next", ways()),
-    )
-    return dict(made)
+    alone = (paths, network, threads, tile_walk, waves, outer_product, tree, gather, butterfly, deciders, launches)
+    made = [(one.__name__, one()) for one in (*alone, traffic, fragments, stages, time_line, chains, rounding)]
+    made += [(one.__name__, one(emulated)) for one in (wide_loads, sectors, banks)]
+    return {name.replace("_", "-"): picture for name, picture in made} | {"next": ways()}

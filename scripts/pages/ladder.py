@@ -12,13 +12,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from pages.records import loads, read_records
+from pages.records import ROOT, loads, read_records
 
 from mnist_cuda.bench import op_tables
 from mnist_cuda.bench.op_tables import LADDERS, StaleError, Technique
 from mnist_cuda.terminal.console import format_count
 
-ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "ladder.md"
 RECORDS = ROOT / "docs" / "records" / "ops"  # of two records with a row the first by name counts
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from mnist_cuda.bench.record import QUIET_LOAD
 
+ROOT = Path(__file__).resolve().parents[2]
 PRECISIONS = ("bf16", "tf32", "fp32", "fp64")  # in the order of tables
 
 Record = dict[str, Any]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import shutil
 import sys
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+from pages.records import ROOT
+
 SITE = ROOT / "build" / "site"
 
 

@@ -36,13 +36,12 @@ import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from pages.records import PRECISIONS, Record, RecordError, loads, read_record, read_records, rows_of
+from pages.records import PRECISIONS, ROOT, Record, RecordError, loads, read_record, read_records, rows_of
 
 from mnist_cuda.bench import share
 from mnist_cuda.errors import MnistCudaError
 from mnist_cuda.terminal.console import LABEL
 
-ROOT = Path(__file__).resolve().parents[2]
 RECORDS = Path("docs/records")
 BLOCK = re.compile(
     r"(<!-- (record|chart|speed-up|us|entry|cards|lines):(\S+)((?: (?!-->)\S+)*) -->)(\n?).*?(<!-- /\2 -->)", re.DOTALL

@@ -24,7 +24,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+from pages.records import ROOT
+
 TRANSCRIPTS = ROOT / "docs" / "records" / "transcripts"
 DATA = Path(os.environ.get("MNIST_CUDA_TEST_DATA") or ROOT.parent / "shared" / "mnist")
 LIMIT = 300  # seconds a command

@@ -56,8 +56,8 @@ SHEET = "by its data sheet"
 GPUS = {
     "h200": Gpu(
         "an H200; memory and arithmetic as docs/records/ops/256.json measured them, clock by its data sheet",
-        4.1456e12,
-        {"fma": 64.603e12, "tf32": 320.74e12},
+        4.1807e12,
+        {"fma": 64.573e12, "tf32": 319.35e12},
         132,
         1.98e9,
     ),

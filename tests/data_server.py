@@ -212,6 +212,16 @@ def load_together(barrier, folder, digests):
     digests.put(load("mnist", data_dir=folder).digest)
 
 
+def ended(context, count, target, *arguments):
+    """The exit codes of so many processes that run `target` at once."""
+    processes = [context.Process(target=target, args=arguments) for _ in range(count)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(60)
+    return [process.exitcode for process in processes]
+
+
 class elapsed:
     """Seconds spent in the block: `with elapsed() as t: ...; t.seconds`."""
 

@@ -41,7 +41,6 @@ def has_smi(folder: str) -> bool:
         (None, CUDA_13, "75-real;80;90a-real"),
         ("exit 9", CUDA_13, "75-real;80;90a-real"),
         ("echo '[N/A]'", CUDA_13, "75-real;80;90a-real"),
-        ("echo 7.5", CUDA_13, "75-real"),
         ("echo 9.0", CUDA_13, "90a-real"),
         ("printf '8.6\\n12.0\\n8.6\\n'", CUDA_13, "86-real;120-real"),
         ("echo 6.1", CUDA_12_4, "61-real"),

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from test_ranks import on_all
 from test_ranks_processes import running
-from tiny import ENVIRONMENT, shell_program, tiny_dataset
+from tiny import ENVIRONMENT, prints, said, shell_program, tiny_dataset
 
 from mnist_cuda import _native, cli, machine
 from mnist_cuda.bench import competitors, step, tables
@@ -430,8 +430,7 @@ def test_gpu_facts_come_from_nvidia_smi(tmp_path, monkeypatch):
 
 def test_the_command(capsys):
     argv = ["bench", "--engines", "reference", "--batch-size", "5,6", "--blocks", "3", "--seconds", "0"]
-    assert cli.main([*argv, "--peer-python", "/none/python", "--json", "b.json"]) == 0
-    out = capsys.readouterr().out
+    out = prints(capsys, *argv, "--peer-python", "/none/python", "--json", "b.json")
     lines = out.splitlines()
     assert [line for line in lines if line.startswith("batch")] == ["batch 5", "batch 6"]
     assert "data: tiny" in out
@@ -451,8 +450,7 @@ def test_the_command(capsys):
 def test_a_peer_that_is_not_installed_is_one_line(tmp_path, capsys):
     argv = ["bench", "--engines", "cpu", "--batch-size", "5,6", "--blocks", "3", "--seconds", "0"]
     argv += ["--peers", "torch:eager", "jax:scan", "--peer-python", "/none/python", "--json", str(tmp_path / "b.json")]
-    assert cli.main(argv) == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = prints(capsys, *argv).splitlines()
     remedy = "or name another --peer-python"
     assert [line for line in lines if "torch" in line or "jax" in line] == [
         f"left out: torch is not installed (there is no /none/python); `scripts/peers` installs it, {remedy}",
@@ -541,8 +539,7 @@ def test_what_a_precision_does_not_say_is_below_the_tables(capsys):
 def test_the_progress_bar_is_gone_before_its_table(terminal, capsys):
     terminal(80)
     argv = ["bench", "--engines", "reference", "--batch-size", "5", "--peers", "--blocks", "3", "--seconds", "0"]
-    assert cli.main(argv) == 0
-    bar, table = capsys.readouterr().out.split("\x1b[1mbatch")
+    bar, table = prints(capsys, *argv).split("\x1b[1mbatch")
     assert "━" in bar
     assert "━" not in table.partition("\nreference")[0]
 
@@ -560,16 +557,14 @@ def test_the_progress_bar_is_gone_before_its_table(terminal, capsys):
     ],
 )
 def test_usage_errors(argv, words, capsys):
-    assert cli.main(["bench", *argv]) == 2
-    out, err = capsys.readouterr()
-    assert (out, err.count("\n")) == ("", 1)
+    code, out, err = said(capsys, "bench", *argv)
+    assert (code, out, err.count("\n")) == (2, "", 1)
     assert words in err
 
 
 @pytest.mark.parametrize("engine", [row.name for row in engines() if row.unavailable][:1])
 def test_an_engine_asked_for_by_name_that_cannot_run(engine, capsys):
-    assert cli.main(["bench", "--engines", engine]) == 4
-    assert f"engine '{engine}' cannot run here: " in capsys.readouterr().err
+    assert f"engine '{engine}' cannot run here: " in prints(capsys, "bench", "--engines", engine, code=4)
     argv = ["bench", "--engines", f"{engine},reference", "--batch-size", "5", "--peers", "--blocks", "3"]
     assert cli.main([*argv, "--seconds", "0"]) == 4
     out = capsys.readouterr().out
@@ -581,9 +576,7 @@ def test_against_pytorch(tmp_path, capsys, peer):
     """The peer does the same work: same loss after the same steps, within fp32."""
     argv = ["bench", "--engines", "cpu", "--batch-size", "8", "--blocks", "3", "--seconds", "0"]
     argv += ["--peers", "torch:eager", "torch:eager:NHWC:floats"]
-    code = cli.main([*argv, "--peer-python", peer.command[0], "--json", str(tmp_path / "b.json")])
-    out = capsys.readouterr().out
-    assert code == 0, out
+    prints(capsys, *argv, "--peer-python", peer.command[0], "--json", tmp_path / "b.json")
     rows = json.loads((tmp_path / "b.json").read_text())["rows"]
     labels = ["torch eager NCHW", "torch eager NHWC", "torch eager NHWC floats"]
     assert [row["competitor"] for row in rows] == ["cpu", *labels]

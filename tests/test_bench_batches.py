@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from tiny import tiny_dataset
+from tiny import prints, tiny_dataset
 
 from mnist_cuda import cli
 from mnist_cuda.bench import batches
@@ -50,8 +50,7 @@ def test_microseconds_are_those_of_the_steps(monkeypatch):
 def test_the_command(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(batches, "BLOCK_SECONDS", 1e-4)
     words = ["bench", "--all-batches", "--engines", "cpu", "--threads", "1", "--per-octave", "1"]
-    assert cli.main([*words, "--json", str(tmp_path / "b.json")]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = prints(capsys, *words, "--json", str(tmp_path / "b.json")).splitlines()
     assert lines[1] == "cpu, fp32"
     record = json.loads((tmp_path / "b.json").read_text())
     sizes = [row["batch_size"] for row in record["rows"]]

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from test_bench import competitor_setup
 from test_sweep import EmulatedFleet, has_fleets
-from tiny import tiny_dataset
+from tiny import prints, tiny_dataset
 
-from mnist_cuda import _native, cli
+from mnist_cuda import _native
 from mnist_cuda.bench import models
 from mnist_cuda.bench.competitors import PEER_SCRIPTS, has_module, peer_competitors
 from mnist_cuda.bench.process import CompetitorProcess
@@ -116,15 +116,13 @@ def test_who_takes_part(monkeypatch, tmp_path):
 
 def test_the_command(tiny, tmp_path, capsys):
     argv = ["bench", "--models", "2", "-e", "cpu", "--peers", "--batch-size", "5", "--blocks", "1", "--seconds", "0.01"]
-    assert cli.main([*argv, "--json", str(tmp_path / "x.json")]) == 0
-    assert "microseconds per model-step: " in capsys.readouterr().out
+    assert "microseconds per model-step: " in prints(capsys, *argv, "--json", str(tmp_path / "x.json"))
     record = json.loads((tmp_path / "x.json").read_text())
     assert record["step"] == "model-step"
     (row,) = record["rows"]
     assert (row["competitor"], row["models"], row["batch_size"]) == ("cpu, one after another", 1, 5)
     assert row["us"]["median"] > 0
-    assert cli.main([*argv, "--models", "0"]) == 2
-    assert "--models is 0, expected whole numbers of at least 1" in capsys.readouterr().err
+    assert "--models is 0, expected whole numbers of at least 1" in prints(capsys, *argv, "--models", "0", code=2)
 
 
 def test_a_number_of_models_that_is_none_is_refused_by_a_peer(peer):

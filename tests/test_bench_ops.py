@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from cases import KERNEL, OLDER_ROOFS, ROOFS
 from conftest import REQUIRE_GPU, TOO_OLD
+from tiny import prints
 
 from mnist_cuda import _native, cli
 from mnist_cuda.bench import op_peers, ops
@@ -56,8 +57,7 @@ def no_peers(request, monkeypatch):
 
 def test_table(reported, capsys):
     reported(ROW, {**ROW, "variant": "float4", "cold_us": 4.0, "library_ratio": None})
-    assert cli.main(["bench", "ops"]) == 0
-    out = capsys.readouterr().out
+    out = prints(capsys, "bench", "ops")
     assert "4000 GB/s copied, 60.0 TFLOP/s in fp32" in out
     naive, float4 = (line.split() for line in out.splitlines() if line.startswith(("naive", "float4")))
     assert naive[1:8] == ["10.0", "5.00", "45.2", "0.01", "1", "1.0", "2.50"]
@@ -66,8 +66,7 @@ def test_table(reported, capsys):
 
 def test_what_the_kernels_take(reported, capsys):
     reported({**ROW, "kernels": [KERNEL, {**KERNEL, "name": "add_kernel"}]})
-    assert cli.main(["bench", "ops"]) == 0
-    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    lines = [line.split() for line in prints(capsys, "bench", "ops").splitlines()]
     head = next(k for k, line in enumerate(lines) if line[:2] == ["variant", "kernel"])
     assert lines[head][4:] == ["registers", "local", "B", "shared", "B", "blocks/SM", "occupancy"]
     assert lines[head + 1] == ["naive", KERNEL["name"], "392", "256", "12", "0", "1024", "6", "75", "%"]
@@ -75,9 +74,7 @@ def test_what_the_kernels_take(reported, capsys):
 
 
 def test_an_unknown_op_brings_the_list_of_ops_in_every_build(capsys):
-    with pytest.raises(SystemExit, match="2"):
-        cli.main(["bench", "ops", "--op", "lineer"])
-    error = capsys.readouterr().err
+    error = prints(capsys, "bench", "ops", "--op", "lineer", code=2)
     assert "argument --op: 'lineer' is unknown, expected one of linear, " in error
     assert "; did you mean linear?" in error
 
@@ -92,13 +89,11 @@ def test_one_variant_by_its_name(monkeypatch, capsys):
 
 def test_an_absent_row_stays_and_says_why(reported, capsys):
     reported(ROW, ABSENT)
-    assert cli.main(["bench", "ops"]) == 0
-    out = capsys.readouterr().out
+    out = prints(capsys, "bench", "ops")
     assert f"absent: fft: {ABSENT['absent']}" in out
     row = next(line for line in out.splitlines() if line.startswith("fft "))
     assert row.split() == ["fft", *["-"] * 8, "absent,", "see", "below"]
-    assert cli.main(["bench", "ops", "--json"]) == 0
-    report = json.loads(capsys.readouterr().out)
+    report = json.loads(prints(capsys, "bench", "ops", "--json"))
     assert report["rows"][1]["cold_us"] is None
     assert report.keys() >= {"command", "commit", "versions", "machine", "roofs"}
 
@@ -106,8 +101,7 @@ def test_an_absent_row_stays_and_says_why(reported, capsys):
 def test_a_library_on_tensor_cores_that_our_code_cannot_measure(monkeypatch, capsys):
     tf32 = {**ROW, "variant": "cublasLt_tf32", "unit": "tf32", "library": True, "percent_of_roof": None}
     monkeypatch.setattr(_native, "bench_ops", lambda *_: {"roofs": OLDER_ROOFS, "rows": [ROW, tf32]})
-    assert cli.main(["bench", "ops"]) == 0
-    out = capsys.readouterr().out
+    out = prints(capsys, "bench", "ops")
     assert "tf32 and bf16 were not measured, code for that needs compute capability 8.0" in " ".join(out.split())
     assert next(line for line in out.splitlines() if line.startswith("cublasLt_tf32")).split()[5] == "-"
 
@@ -124,16 +118,14 @@ def test_a_wrong_variant_fails(reported, capsys, error):
 def test_without_a_gpu(capsys):
     if not _native.cuda_status()["reason"]:
         pytest.skip("this machine has a usable GPU")
-    assert cli.main(["bench", "ops"]) == 4
-    assert capsys.readouterr().err.startswith("mnist-cuda: error: bench ops cannot run here: ")
+    assert prints(capsys, "bench", "ops", code=4).startswith("mnist-cuda: error: bench ops cannot run here: ")
 
 
 @pytest.mark.gpu
 def test_every_variant_is_right(capsys):
     if reason := _native.cuda_status()["reason"]:
         pytest.skip(f"no usable GPU: {reason}")
-    assert cli.main(["bench", "ops", "--batch-size", "33", "--json"]) == 0
-    rows = json.loads(capsys.readouterr().out)["rows"]
+    rows = json.loads(prints(capsys, "bench", "ops", "--batch-size", "33", "--json"))["rows"]
     assert len({row["op"] for row in rows}) >= 10
     assert any(row["library"] for row in rows)
     for row in rows:
@@ -161,8 +153,7 @@ def test_other_languages(capsys):
     if reason := _native.cuda_status()["reason"]:
         pytest.skip(f"no usable GPU: {reason}")
     python = os.environ.get("MNIST_CUDA_PEER_PYTHON") or str(PEER_PYTHON)
-    assert cli.main(["bench", "ops", "--batch-size", "33", "--peer-python", python, "--json"]) == 0
-    rows = json.loads(capsys.readouterr().out)["rows"]
+    rows = json.loads(prints(capsys, "bench", "ops", "--batch-size", "33", "--peer-python", python, "--json"))["rows"]
     for peer in op_peers.OP_PEERS.values():
         for variant in peer.variants:
             (row,) = (row for row in rows if (row["op"], row["variant"]) == (variant.op, variant.name))

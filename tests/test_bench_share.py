@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tiny import said, tiny_dataset
+from tiny import prints, said, tiny_dataset
 
 from mnist_cuda import machine
 from mnist_cuda.bench import ops, share
@@ -176,8 +176,7 @@ def test_what_it_measures(quick, capsys, tmp_path):
     again = train(tiny_dataset(), TrainOptions(epochs=3, seed=1), engine=engine)
     run = found["accuracy"][0]["runs"][1]
     assert (run["test_accuracy"], run["parameters_sha256"]) == (again.accuracy, digest(again.model.parameters))
-    code, checked, _ = said(capsys, "bench", "share", "--check", file)
-    assert code == 0
+    checked = prints(capsys, "bench", "share", "--check", file)
     assert checked.splitlines()[1] == out.strip()
 
 
@@ -217,8 +216,7 @@ def test_the_ops_of_a_gpu_are_in_it(quick, capsys, tmp_path, monkeypatch):
 
 def test_synthetic_digits_are_no_row(quick, capsys, monkeypatch):
     monkeypatch.setattr(share, "DATASETS", DATASETS)
-    code, _, err = said(capsys, "bench", "share", "--engine", "cpu", "--threads", 1)
-    assert code == 1
+    err = prints(capsys, "bench", "share", "--engine", "cpu", "--threads", 1, code=1)
     assert "--check would refuse it: its data are 'tiny'" in err
 
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from safetensors import safe_open
 from safetensors.numpy import load_file, save, save_file
+from tiny import prints
 
-from mnist_cuda import cli
 from mnist_cuda.engine.model import PARAMETERS, STATISTICS, init_parameters
 from mnist_cuda.errors import CheckpointError, UnavailableError
 from mnist_cuda.files import atomic_write
@@ -93,8 +93,7 @@ def test_every_command_refuses_a_model_that_is_not_what_was_saved(path, capsys):
     pytest.importorskip("PIL")
     flipped(path, -5, 0)
     for argv in commands(path):
-        assert cli.main([str(word) for word in argv]) == 6, argv
-        err = capsys.readouterr().err
+        err = prints(capsys, *argv, code=6)
         assert f"{path}: damaged, its sha256 is not that of its content" in err, argv
         assert err.count("\n") == 1
     assert [*path.parent.iterdir()] == [path]
@@ -229,8 +228,7 @@ def test_truncation_and_flipped_bits_never_crash(path):
 @pytest.mark.parametrize("make", [lambda p: None, lambda p: p.mkdir(), lambda p: p.symlink_to(p)])
 def test_a_path_that_is_no_file(tmp_path, make, capsys):
     make(tmp_path / "x")
-    assert cli.main(["evaluate", str(tmp_path / "x")]) == 6
-    assert capsys.readouterr().err.count("\n") == 1
+    assert prints(capsys, "evaluate", str(tmp_path / "x"), code=6).count("\n") == 1
 
 
 @pytest.mark.parametrize("call", ["fsync", "replace"])

@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import io
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from tiny import ENVIRONMENT, start
+from tiny import ENVIRONMENT, prints, said, start
 
 from mnist_cuda import __version__, _native, cli, errors
 from mnist_cuda.commands import COMMANDS, data, exercise, export, runs
@@ -34,10 +35,9 @@ ALL_COMMANDS = [
 ]
 
 
-def python(code, *argv, **environment):
-    return subprocess.run(
-        [sys.executable, "-c", code, *argv], env=ENVIRONMENT | environment, capture_output=True, text=True, check=False
-    )
+def python(*argv, **environment):
+    kept = ENVIRONMENT | {"MNIST_CUDA_CACHE": os.environ["MNIST_CUDA_CACHE"]} | environment
+    return subprocess.run([sys.executable, *map(str, argv)], env=kept, capture_output=True, text=True)
 
 
 @cache
@@ -96,7 +96,7 @@ def test_only_the_module_of_the_chosen_command_is_imported():
         "print(sorted(name for name in sys.modules if name.startswith('mnist_cuda.commands.')))"
     )
     own = ["data", "data.fetch", "parser"]
-    assert python(code).stdout == f"{[f'mnist_cuda.commands.{name}' for name in own]}\n"
+    assert python("-c", code).stdout == f"{[f'mnist_cuda.commands.{name}' for name in own]}\n"
 
 
 @pytest.mark.parametrize("command", ALL_COMMANDS, ids="-".join)
@@ -104,9 +104,7 @@ def test_help_fits(command, monkeypatch, capsys):
     kept = {line for line in (parsers()[tuple(command)].description or "").splitlines() if line.startswith(" ")}
     for columns in (80, 40):
         monkeypatch.setenv("COLUMNS", str(columns))
-        with pytest.raises(SystemExit, match="0"):
-            cli.main([*command, "--help"])
-        text = capsys.readouterr().out
+        text = prints(capsys, *command, "--help")
         # argparse breaks between words only; the longest are a flag with its choices.
         assert max(len(line) for line in text.splitlines() if line not in kept) <= max(columns, 60)
         assert text.startswith("usage: mnist-cuda")
@@ -147,10 +145,7 @@ def test_every_old_name_has_a_new_one_that_is_there():
 
 
 def test_version(capsys):
-    with pytest.raises(SystemExit) as end:
-        cli.main(["--version"])
-    assert end.value.code == 0
-    assert capsys.readouterr().out == f"mnist-cuda {__version__}\n"
+    assert prints(capsys, "--version") == f"mnist-cuda {__version__}\n"
 
 
 @pytest.mark.parametrize(
@@ -216,11 +211,7 @@ def test_version(capsys):
 )
 def test_usage_errors_take_one_line(argv, words, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    try:
-        code = cli.main(argv)
-    except SystemExit as end:
-        code = end.code
-    out, err = capsys.readouterr()
+    code, out, err = said(capsys, *argv)
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert words in err
 
@@ -285,33 +276,28 @@ def test_unexpected_errors_keep_their_traceback(monkeypatch):
 
 
 def test_engines_lists_the_registry(capsys):
-    assert cli.main(["engines"]) == 0
-    text = capsys.readouterr().out
+    text = prints(capsys, "engines")
     assert "\x1b" not in text
     assert [line.split()[0] for line in text.splitlines() if line[:1].isalpha()][1:] == [r.name for r in engines()]
-    assert cli.main(["engines", "--json"]) == 0
-    rows = json.loads(capsys.readouterr().out)["engines"]
+    rows = json.loads(prints(capsys, "engines", "--json"))["engines"]
     assert [(r["name"], r["unavailable"]) for r in rows] == [(r.name, r.unavailable) for r in engines()]
 
 
 def test_engines_says_which_precisions_cannot_run(older_gpu, capsys):
-    assert cli.main(["engines"]) == 0
-    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    lines = [" ".join(line.split()) for line in prints(capsys, "engines").splitlines()]
     assert "fused cuda fp32 tf32 bf16 no six kernels of our own per step" in lines
     assert lines[lines.index("cudnn cuda fp32 tf32 bf16 yes cuDNN and cuBLAS, one library call per op") + 1] == (
         f"tf32, bf16: {older_gpu}"
     )
     assert lines[-1] == "`--engine auto` takes layerwise."
-    assert cli.main(["engines", "--json"]) == 0
-    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)["engines"]}
+    rows = {row["name"]: row for row in json.loads(prints(capsys, "engines", "--json"))["engines"]}
     assert rows["cudnn"]["unavailable_precisions"] == {"tf32": older_gpu, "bf16": older_gpu}
     assert (rows["fused"]["unavailable"], rows["cudnn"]["unavailable"]) == (older_gpu, "")
 
 
 @pytest.mark.parametrize("engine", [row.name for row in engines() if row.unavailable])
 def test_an_engine_that_cannot_run_here_says_why(engine, capsys):
-    assert cli.main(["train", "--engine", engine]) == 4
-    err = capsys.readouterr().err
+    err = prints(capsys, "train", "--engine", engine, code=4)
     assert err.count("\n") == 1
     assert f"engine '{engine}' cannot run here: " in err
 
@@ -343,8 +329,8 @@ def test_no_colour_codes_in_a_file_or_under_no_color():
         "import sys; from mnist_cuda.terminal import console; c = console.make_console(); "
         "c.print('text', style='bold red'); console.print_table(c, ('a', 'b'), [('1', '2')])"
     )
-    assert python(code).stdout == "text\na  b\n1  2\n"
-    assert "\x1b[31m" not in python(code, FORCE_COLOR="1", NO_COLOR="1").stdout
+    assert python("-c", code).stdout == "text\na  b\n1  2\n"
+    assert "\x1b[31m" not in python("-c", code, FORCE_COLOR="1", NO_COLOR="1").stdout
 
 
 @pytest.mark.parametrize("columns", [20, 40, 80])

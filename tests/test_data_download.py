@@ -9,7 +9,7 @@ import threading
 import time
 
 import pytest
-from data_server import GZIP, elapsed, fetch_from, fetch_together, serve, tiny_info
+from data_server import GZIP, elapsed, ended, fetch_from, fetch_together, serve, tiny_info
 
 from mnist_cuda.data import download
 from mnist_cuda.data.download import Timeouts, cache_folder, fetch
@@ -164,14 +164,7 @@ def test_a_damaged_file_in_the_cache_is_fetched_again(server, cache, harm):
 
 def test_eight_processes_may_fetch_at_once(server, cache):
     spawn = multiprocessing.get_context("spawn")
-    barrier = spawn.Barrier(8)
-    url = server.url("good")
-    processes = [spawn.Process(target=fetch_together, args=(barrier, url)) for _ in range(8)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join(60)
-    assert [process.exitcode for process in processes] == [0] * 8
+    assert ended(spawn, 8, fetch_together, spawn.Barrier(8), server.url("good")) == [0] * 8
     assert contents(cache) == GZIP
 
 

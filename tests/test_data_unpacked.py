@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from data_server import ARRAYS, GZIP, RAW, fields, load_together, serve, tiny_info, write
+from data_server import ARRAYS, GZIP, RAW, ended, fields, load_together, serve, tiny_info, write
 
 from mnist_cuda.cli import main
 from mnist_cuda.data import catalogue, dataset, unpacked
@@ -152,13 +152,8 @@ def test_an_interruption_leaves_nothing(cache):
 def test_processes_at_once(folder, cache):
     context = multiprocessing.get_context("spawn")
     barrier, digests = context.Barrier(4), context.SimpleQueue()
-    processes = [context.Process(target=load_together, args=(barrier, str(folder), digests)) for _ in range(4)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join(60)
-    assert [process.exitcode for process in processes] == [0] * 4
-    assert [digests.get() for _ in processes] == [INFO.digest] * 4
+    assert ended(context, 4, load_together, barrier, str(folder), digests) == [0] * 4
+    assert [digests.get() for _ in range(4)] == [INFO.digest] * 4
     assert {path.name: path.read_bytes() for path in cache.iterdir()} == {unpacked.NAME: ARRAYS}
 
 

@@ -33,14 +33,14 @@ def bare(tmp_path, monkeypatch):
     find_libraries.cache_clear()  # it may have asked the status above
 
 
-def pretend(monkeypatch, status, gpus, why=""):
-    """What the native code says: its status, the GPUs, and why each CUDA engine cannot run."""
+def pretend(monkeypatch, status, gpus, why="", reasons=None):
+    """What the native code says: its status, the GPUs, and why CUDA engines cannot run: all, or those of `reasons`."""
     monkeypatch.setattr(_native, "cuda_status", lambda: status)
     monkeypatch.setattr(_native, "gpus", lambda: gpus)
-    reason = why or status["reason"]
 
     def unavailable(name, _):
         row = next(row for row in _native.engines() if row["name"] == name)
+        reason = (why or status["reason"]) if reasons is None else reasons.get(name)
         return dict.fromkeys(row["precisions"], reason) if reason and row["device"] == "cuda" else {}
 
     monkeypatch.setattr(_native, "unavailable", unavailable)
@@ -137,14 +137,8 @@ def test_a_gpu_that_cannot_be_used_is_exit_code_4(bare, monkeypatch, capsys, smi
 
 
 def test_one_engine_for_a_newer_gpu_is_no_problem_and_a_missing_library_is(monkeypatch, capsys):
-    pretend(monkeypatch, STATUS, [GPU])
     reasons = {"fused": "it needs compute capability 8.0 and GPU 0 has 7.5"}
-
-    def unavailable(name, _):
-        row = next(row for row in _native.engines() if row["name"] == name)
-        return dict.fromkeys(row["precisions"], reasons[name]) if name in reasons else {}
-
-    monkeypatch.setattr(_native, "unavailable", unavailable)
+    pretend(monkeypatch, STATUS, [GPU], reasons=reasons)
     code, text, facts = diagnose(capsys)
     assert (code, facts["problems"], facts["auto"]) == (0, [], "layerwise")
     assert "cannot run" not in text  # `mnist-cuda engines` says why

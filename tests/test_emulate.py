@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from checks import emulator_counters
 from conftest import ROOT, needs_compiler
-from tiny import said
+from tiny import prints, said
 
 from mnist_cuda.bench import emulate
 
@@ -34,15 +34,13 @@ def test_rows_of_an_op(capsys: Capsys) -> None:
         assert sum(kernel["least_bytes"] for kernel in row["report"]["kernels"]) == 240
     (stores,) = (line["first"] for line in rows["naive"]["report"]["lines"] if line["write"])
     assert stores == [0, 40, 80, *[None] * 29]  # one thread per row
-    code, out, _ = said(capsys, *EMULATE, 3, "--op", "relu")
-    assert code == 0
+    out = prints(capsys, *EMULATE, 3, "--op", "relu")
     assert "float4" in out
 
 
 def test_list_needs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capsys) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    code, out, error = said(capsys, "bench", "ops", "--list", "--json")
-    assert code == 0, error
+    out = prints(capsys, "bench", "ops", "--list", "--json")
     rows = {(row["op"], row["name"]): row for row in json.loads(out)["rows"]}
     assert rows["linear", "tiled"]["file"] == "gpu/kernels/linear/tiled.cu"
     emulated = {name for name, row in rows.items() if not row["not_emulated"]}
@@ -84,8 +82,7 @@ def test_processes_side_by_side_compile_once(tmp_path: Path) -> None:
 
 def test_no_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capsys) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    code, _, error = said(capsys, *EMULATE)
-    assert code == 4
+    error = prints(capsys, *EMULATE, code=4)
     assert error.splitlines()[-1].endswith("apt install g++")
 
 
@@ -218,8 +215,7 @@ def test_divergence_and_atomics_are_counted() -> None:
 
 @needs_compiler
 def test_lines_of_a_variant(capsys: Capsys) -> None:
-    code, out, error = said(capsys, *EMULATE, "--op", "linear", "--variant", "naive")
-    assert code == 0, error
+    out = prints(capsys, *EMULATE, "--op", "linear", "--variant", "naive")
     assert "32.0 of 4.0 sectors" in " ".join(out.split())
 
 

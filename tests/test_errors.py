@@ -8,6 +8,7 @@ import pwd
 import numpy as np
 import pytest
 from test_cli import parsers
+from tiny import prints
 
 from mnist_cuda import cli
 from mnist_cuda.bench import competitors, tables
@@ -40,12 +41,7 @@ def denied(tmp_path):
 
 def fails(capsys, code, *argv):
     """The one line that the command ends with."""
-    try:
-        found = cli.main([*map(str, argv)])
-    except SystemExit as end:
-        found = end.code
-    assert found == code
-    err = capsys.readouterr().err
+    err = prints(capsys, *argv, code=code)
     assert err.count("\n") == 1, err
     return err
 
@@ -181,15 +177,13 @@ def test_json_has_no_nan(tiny, monkeypatch, capsys):
     monkeypatch.setattr(
         "mnist_cuda.run.training.evaluate_again", lambda *_: evaluation.Evaluation((1,), count=20, loss=float("nan"))
     )
-    assert cli.main(["train", *CPU, "--epochs", "1", "--batch-size", "35", "--out", "run", "--json"]) == 0
-    out = capsys.readouterr().out
+    out = prints(capsys, "train", *CPU, "--epochs", "1", "--batch-size", "35", "--out", "run", "--json")
     strict = {"parse_constant": lambda name: pytest.fail(name)}
     assert json.loads(out, **strict)["epochs"][0]["test_loss"] is None
     with open("run/metrics.jsonl") as file:
         assert json.load(file, **strict)["test_loss"] is None
     monkeypatch.setattr(evaluation, "evaluate", lambda *_: evaluation.Evaluation((1,), count=20, loss=float("nan")))
-    assert cli.main(["evaluate", "run", *CPU, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out, **strict)["loss"] is None
+    assert json.loads(prints(capsys, "evaluate", "run", *CPU, "--json"), **strict)["loss"] is None
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import engine_params
-from tiny import tiny_dataset
+from tiny import prints, tiny_dataset
 
 from mnist_cuda import cli
 from mnist_cuda.commands.predict import _report
@@ -124,8 +124,7 @@ def test_statistics_are_those_of_the_parameters(spec, make_engine):
 @pytest.mark.parametrize(("seconds", "said"), [(0.0, True), (1e9, False)])
 def test_an_evaluation_that_takes_long_begins_with_an_estimate(trained, monkeypatch, capsys, seconds, said):
     monkeypatch.setattr(console, "LONG", seconds)
-    assert cli.main(["evaluate", str(trained), "--engine", "cpu"]) == 0
-    assert ("it takes about " in capsys.readouterr().out) == said
+    assert ("it takes about " in prints(capsys, "evaluate", str(trained), "--engine", "cpu")) == said
 
 
 @pytest.mark.parametrize("spec", engine_params())
@@ -204,8 +203,7 @@ def model(tiny):
 
 
 def run(capsys, *argv):
-    assert cli.main([*argv, "--engine", "reference", "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
+    return json.loads(prints(capsys, *argv, "--engine", "reference", "--json"))
 
 
 def test_absent_statistics_are_computed_from_the_training_images(model, capsys):
@@ -221,8 +219,7 @@ def test_absent_statistics_are_computed_from_the_training_images(model, capsys):
 def test_batch_statistics_need_no_training_images(model, capsys):
     path = model(False)
     assert run(capsys, "evaluate", path, "--eval-bn", "batch")["statistics_computed"] is False
-    assert cli.main(["evaluate", path, "--engine", "reference"]) == 0
-    out = capsys.readouterr().out
+    out = prints(capsys, "evaluate", path, "--engine", "reference")
     assert "has no population statistics: computing them from the 35 training images of tiny" in out
     assert "% of 20 test images of tiny correct" in out
 
@@ -280,14 +277,12 @@ def test_the_folder_of_the_training_run_is_read_again(tmp_path, monkeypatch, cap
     assert cli.main(["evaluate", "../run", *engine, "--mirror", "http://m/"]) == 3
     assert asked[-1] == ("mnist", None)
     shutil.rmtree(folder)
-    assert cli.main(["evaluate", "../run", *engine]) == 3
-    err = capsys.readouterr().err
+    err = prints(capsys, "evaluate", "../run", *engine, code=3)
     assert f"no network; {folder}, which the training run read, is gone: name the folder by --data-dir" in err
 
 
 def test_nothing_named_is_the_newest_run(model, tmp_path, capsys):
-    assert cli.main(["evaluate", "--engine", "reference"]) == 2
-    assert capsys.readouterr().err == (
+    assert prints(capsys, "evaluate", "--engine", "reference", code=2) == (
         "mnist-cuda: error: there is no run with a model in runs/; name the folder or a file of one\n"
     )
     path = model(True)
@@ -316,8 +311,7 @@ def test_the_confusion_matrix_counts_the_images(model, capsys):
     assert confusion["matrix"] == expected.tolist()
     assert confusion["images"] == [2] * 10
     assert sum(confusion["errors"]) == report["count"] - report["correct"]
-    assert cli.main(["evaluate", path, "--engine", "reference", "--confusion"]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = prints(capsys, "evaluate", path, "--engine", "reference", "--confusion").splitlines()
     rows = [line.split() for line in lines[-11:-1]]
     assert [[int(cell.replace(".", "0")) for cell in row[1:11]] for row in rows] == expected.tolist()
     assert [int(row[11]) for row in rows] == confusion["errors"]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from cases import mixed, signed_weights
 from safetensors.numpy import load_file
-from tiny import ENVIRONMENT
+from tiny import ENVIRONMENT, prints, said
 
 from mnist_cuda import bench, cli
 from mnist_cuda.engine.model import PARAMETERS, STATISTICS
@@ -133,11 +133,7 @@ def test_the_commands_write_beside_the_model_or_where_they_are_told(saved, capsy
 )
 def test_errors_take_one_line(saved, argv, code, words, capsys):
     argv = [*argv[:1], "--model", str(saved), *(arg.format(saved) for arg in argv[1:])] if argv else []
-    try:
-        found = cli.main(["export", *argv])
-    except SystemExit as end:
-        found = end.code
-    out, err = capsys.readouterr()
+    found, out, err = said(capsys, "export", *argv)
     assert (found, out, err.count("\n")) == (code, "", 1)
     assert words in err
 
@@ -145,8 +141,7 @@ def test_errors_take_one_line(saved, argv, code, words, capsys):
 def test_a_model_without_statistics(odd, saved, capsys):
     save_model(saved / "model.safetensors", Model(odd.parameters), steps=3)
     for what in ("onnx", "state-dict"):
-        assert cli.main(["export", what, "--model", str(saved)]) == 6
-        assert "no population statistics" in capsys.readouterr().err
+        assert "no population statistics" in prints(capsys, "export", what, "--model", str(saved), code=6)
     assert cli.main(["export", "state-dict", "--model", str(saved), "--parameters-only"]) == 0
     assert load_file(saved / "state-dict.safetensors").keys() == {t.name for t in PARAMETERS}
 
@@ -168,9 +163,8 @@ def test_a_missing_package_is_named(saved, package, argv, words, monkeypatch, ca
 
     monkeypatch.setattr(builtins, "__import__", without)
     argv = [arg.format(saved) for arg in argv]
-    assert cli.main(["export", *argv, "--model", str(saved)]) == UnavailableError.exit_code
-    out, err = capsys.readouterr()
-    assert (out, err.count("\n")) == ("", 1)
+    code, out, err = said(capsys, "export", *argv, "--model", str(saved))
+    assert (code, out, err.count("\n")) == (UnavailableError.exit_code, "", 1)
     assert words in err
     assert sorted(path.name for path in saved.iterdir()) == ["model.safetensors"]
 

@@ -5,10 +5,10 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
-from tiny import ENVIRONMENT, end, program, start
+from test_ranks_processes import running
+from tiny import ENVIRONMENT, end, prints, program, start
 
 from mnist_cuda import MAX_THREADS, cli, memory
 from mnist_cuda.bench import competitors
@@ -121,7 +121,7 @@ def test_a_worker_ends_with_a_benchmark_that_is_killed():
     process.kill()
     process.communicate()
     end = time.monotonic() + LIMIT
-    while Path(f"/proc/{worker}/stat").exists() and Path(f"/proc/{worker}/stat").read_text().split()[2] != "Z":
+    while running(worker):
         assert time.monotonic() < end
         time.sleep(0.05)
 
@@ -157,8 +157,7 @@ def test_a_fifo_is_no_run(tiny, capsys):
             ["train", "--resume", "runs/run", "-n", "3"],
         ):
             capsys.readouterr()
-            assert cli.main(argv) == 6
-            assert name in (err := capsys.readouterr().err)
+            assert name in (err := prints(capsys, *argv, code=6))
             assert "not a regular file" in err
         assert cli.main(["runs"]) == 0
     os.mkfifo("bench.json")
@@ -184,8 +183,7 @@ def test_memory_is_estimated_before_it_is_taken(argv, what, tiny, monkeypatch, c
     monkeypatch.setenv("MNIST_TINY_IMAGES", "3000")
     monkeypatch.setattr(memory, "available", lambda: 400_000_000)
     monkeypatch.setattr(competitors, "has_module", lambda *_: True)
-    assert cli.main(argv.split()) == 5
-    err = capsys.readouterr().err
+    err = prints(capsys, *argv.split(), code=5)
     assert what in err
     assert "GB, and 0.4 GB are free" in err
     assert os.listdir() == [] or "batch" in what
@@ -287,9 +285,6 @@ def test_what_an_image_takes_is_not_underestimated():
 
 @pytest.mark.parametrize("command", ["train", "evaluate", "bench", "bench check", "profile"])
 def test_threads_are_limited(command, capsys):
-    with pytest.raises(SystemExit) as end:
-        cli.main([*command.split(), "--threads", "99999999"])
-    assert end.value.code == 2
-    assert f"expected at most {MAX_THREADS}" in capsys.readouterr().err
+    assert f"expected at most {MAX_THREADS}" in prints(capsys, *command.split(), "--threads", "99999999", code=2)
     with pytest.raises(UsageError, match=f"expected at most {MAX_THREADS}"):
         Engine("cpu", threads=MAX_THREADS + 1)

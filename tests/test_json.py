@@ -5,7 +5,7 @@ import re
 
 import pytest
 from conftest import ROOT
-from tiny import tiny_dataset
+from tiny import said, tiny_dataset
 
 from mnist_cuda import cli
 from mnist_cuda.data import dataset
@@ -68,11 +68,7 @@ def test_every_key_is_documented(here, capsys):
 )
 def test_a_failure_is_an_object_too(here, capsys, code, argv):
     capsys.readouterr()
-    try:
-        found = cli.main([*argv, "--json"])
-    except SystemExit as end:
-        found = end.code
-    out, err = capsys.readouterr()
+    found, out, err = said(capsys, *argv, "--json")
     value = json.loads(out)
     assert (found, value["exit_code"], value["version"]) == (code, code, 1)
     assert value["error"]

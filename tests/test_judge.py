@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from conftest import FULL, ROOT, needs_compiler
 from judge.faulty_kernels import FAULTS
-from tiny import said
+from tiny import prints, said
 
 import mnist_cuda
 from mnist_cuda.bench import emulate
@@ -174,14 +174,12 @@ def test_a_skeleton_fails_and_its_answer_passes(name, tmp_path):
 
 def test_start_writes_once_and_the_list_says_what_is_next(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    code, shown, _ = said(capsys, "exercise", "start", "relu")
-    assert code == 0
+    shown = prints(capsys, "exercise", "start", "relu")
     assert "mnist-cuda judge relu.cu" in shown
     Path("relu.cu").write_text("mine")
     assert said(capsys, "exercise", "start", "relu")[0] == OutputError.exit_code
     assert Path("relu.cu").read_text() == "mine"
-    code, _, error = said(capsys, "exercise", "start", "rleu", "--out", "other.cu")
-    assert code == UsageError.exit_code
+    error = prints(capsys, "exercise", "start", "rleu", "--out", "other.cu", code=UsageError.exit_code)
     assert "did you mean relu?" in error
     exercises.mark_solved("relu", Path("relu.cu"))
     found = json.loads(said(capsys, "exercise", "--json")[1])
@@ -277,15 +275,12 @@ def test_a_right_file_and_its_words(tmp_path, capsys):
 def test_no_compiler(tmp_path, monkeypatch, capsys):
     (tmp_path / "mine.cu").write_text(RELU)
     monkeypatch.setenv("PATH", str(tmp_path))
-    code, _, error = said(capsys, "judge", tmp_path / "mine.cu")
-    assert code == UnavailableError.exit_code
+    error = prints(capsys, "judge", tmp_path / "mine.cu", code=UnavailableError.exit_code)
     assert error.splitlines()[-1].endswith("apt install g++")
 
 
 def test_help_begins_with_what_it_does_and_whose_rights_a_file_has(capsys):
-    with pytest.raises(SystemExit):
-        said(capsys, "judge", "--help")
-    first = " ".join(capsys.readouterr().out.split("\n\n")[1].split())
+    first = " ".join(prints(capsys, "judge", "--help").split("\n\n")[1].split())
     assert first.startswith("Judge a kernel of your own")
     assert "A judged file runs with your rights" in first
 

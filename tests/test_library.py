@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tiny import tiny_dataset
+from tiny import prints, tiny_dataset
 
 from mnist_cuda import (
     Callback,
@@ -192,8 +192,7 @@ def test_tensorboard_has_every_epoch(tiny, whole):
 
 def listed(capsys, *argv):
     capsys.readouterr()
-    assert cli.main(["runs", *argv, "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
+    return json.loads(prints(capsys, "runs", *argv, "--json"))
 
 
 def test_a_run_from_python_is_a_run(capsys, whole):

@@ -3,6 +3,7 @@
 import re
 
 import pytest
+from tiny import prints
 
 from mnist_cuda import _native, cli
 from mnist_cuda.bench import machine_code
@@ -124,8 +125,7 @@ def test_without_the_tool(monkeypatch, capsys):
 
 def test_usage(capsys):
     for argv in (["--sass"], ["--ptx", "--op", "relu"], ["--sass", "--variant", "float4"]):
-        assert cli.main(["bench", "ops", *argv]) == 2
-        assert "name it by --op and --variant" in capsys.readouterr().err
+        assert "name it by --op and --variant" in prints(capsys, "bench", "ops", *argv, code=2)
 
 
 def test_the_real_thing(monkeypatch, capsys):

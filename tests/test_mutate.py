@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -42,8 +40,8 @@ def test_a_row_that_rots_is_an_error() -> None:
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
-    """Runs the script on a table of its own: verdicts of every kind. What it keeps in build/ goes."""
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> object:
+    """Runs the script on a table of its own: verdicts of every kind."""
     file, warm_up = "mnist_cuda/engine/timing.py", "            if self.seconds >= WARM_UP_SECONDS:"
     unit, words = "1e6 * seconds / self.steps_per_block)", '"""For JSON."""'
     longer, summary = ("test_timing.py -k 'long_enough and 0.7'",), ("test_timing.py -k summary",)
@@ -63,11 +61,9 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
         rows = json.loads(results.read_text())["mutations"]
         return code, {row["name"]: row for row in rows}
 
-    made, make = [], tempfile.mkdtemp
-    monkeypatch.setattr(tempfile, "mkdtemp", lambda *args, **options: made.append(make(*args, **options)) or made[-1])
-    yield run
-    for folder in made:
-        shutil.rmtree(folder, ignore_errors=True)
+    make = tempfile.mkdtemp
+    monkeypatch.setattr(tempfile, "mkdtemp", lambda **options: make(**options | {"dir": tmp_path}))
+    return run
 
 
 def test_verdicts(run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,8 +10,8 @@ import zlib
 import numpy as np
 import pytest
 from PIL import Image
+from tiny import said
 
-from mnist_cuda import cli
 from mnist_cuda.data.digit import as_mnist
 from mnist_cuda.data.picture_file import picture_files, read_picture
 from mnist_cuda.errors import DataError
@@ -161,7 +161,6 @@ def test_without_pillow_the_remedy_is_named(monkeypatch, capsys):
         return real(name, *args, **kwargs)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    assert cli.main(["predict", "digit.png"]) == 4
-    out, err = capsys.readouterr()
-    assert (out, err.count("\n")) == ("", 1)
+    code, out, err = said(capsys, "predict", "digit.png")
+    assert (code, out, err.count("\n")) == (4, "", 1)
     assert f"run `{sys.executable} -m pip install pillow`" in err

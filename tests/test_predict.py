@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from drawings import NO_DIGITS, PICTURES, of_mnist, of_pen
 from PIL import Image, ImageDraw, ImageFont
-from tiny import ENVIRONMENT, Terminal
+from tiny import ENVIRONMENT, Terminal, prints
 
 from mnist_cuda import TrainOptions, cli, dataset_from_folder, train
 from mnist_cuda.commands.predict import SURE
@@ -147,8 +147,7 @@ def test_what_is_unlike_the_training_images_is_doubted(trained, mnist, tmp_path,
     picture.save(tmp_path / "M.png")
     Image.fromarray(255 - mnist.test_images[0]).save(tmp_path / "7.png")
     argv = ["predict", str(tmp_path / "M.png"), str(tmp_path / "7.png"), "--model", str(trained), *CPU]
-    assert cli.main([*argv, "--json"]) == 0
-    letter, digit = json.loads(capsys.readouterr().out)["images"]
+    letter, digit = json.loads(prints(capsys, *argv, "--json"))["images"]
     assert letter["distance"] > FAR > 1.5 > digit["distance"] > 0
     assert letter["doubt"] == f"it is unlike every {letter['digit']} of MNIST"
     assert digit["doubt"] == ""
@@ -221,8 +220,7 @@ def test_standard_input(trained, pictures, mnist):
 def test_the_newest_run_is_taken(trained, pictures, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     argv = ["predict", str(pictures / "0.png"), *CPU]
-    assert cli.main(argv) == 2
-    assert "no run with a model in runs/" in capsys.readouterr().err
+    assert "no run with a model in runs/" in prints(capsys, *argv, code=2)
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "mine").symlink_to(trained)
     assert cli.main(argv) == 0
@@ -265,8 +263,7 @@ def test_a_number_is_read(trained, mnist, tmp_path, capsys):
     labels = mnist.test_labels.tolist()
     row = [mnist.test_images[labels.index(digit)] for digit in (3, 1, 4, 2)]
     Image.fromarray(255 - np.pad(np.hstack(row), 20)).save(tmp_path / "number.png")
-    assert cli.main(["predict", str(tmp_path / "number.png"), "--model", str(trained), *CPU]) == 0
-    first, *rows = capsys.readouterr().out.splitlines()
+    first, *rows = prints(capsys, "predict", str(tmp_path / "number.png"), "--model", str(trained), *CPU).splitlines()
     assert first.startswith(f"{tmp_path / 'number.png'}: 3142, least ")
     assert [line.split()[0] for line in rows] == ["3", "1", "4", "2"]
     assert cli.main(["predict", str(tmp_path / "number.png"), "--model", str(trained), *CPU, "--json"]) == 0
@@ -287,8 +284,7 @@ def test_classes_have_their_names(trained, pictures, capsys):
     save_model(pictures / "named.safetensors", replace(model, metadata=model.metadata | {"classes": json.dumps(names)}))
     assert load_model(pictures / "named.safetensors").classes == (*names, "7", "8", "9")
     argv = ["predict", str(pictures / "1.png"), "--model", str(pictures / "named.safetensors"), *CPU, "--json"]
-    assert cli.main(argv) == 0
-    (report,) = json.loads(capsys.readouterr().out)["images"]
+    (report,) = json.loads(prints(capsys, *argv))["images"]
     assert report["text"] == f"kind {report['digit']}"
 
 

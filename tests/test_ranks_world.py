@@ -5,8 +5,9 @@ import sys
 
 import pytest
 from test_ranks import on_all
+from tiny import prints
 
-from mnist_cuda import _native, cli
+from mnist_cuda import _native
 from mnist_cuda.errors import DataError, RankLostError, UnavailableError, UsageError
 from mnist_cuda.ranks.group import Ranks
 from mnist_cuda.ranks.processes import inherited
@@ -50,8 +51,7 @@ def test_what_to_install(monkeypatch, capsys, variables, package):
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setitem(sys.modules, package, None)
-    assert cli.main(["train", "--engine", "cpu"]) == 4
-    line = capsys.readouterr().err
+    line = prints(capsys, "train", "--engine", "cpu", code=4)
     assert line.startswith(f"mnist-cuda: error: {launcher_of(variables)[0]} started ")
     assert line.endswith(f": python -m pip install {package}\n")
     assert line.count("\n") == 1

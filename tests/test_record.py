@@ -7,7 +7,7 @@ import shutil
 import subprocess
 
 import pytest
-from tiny import tiny_dataset
+from tiny import prints, tiny_dataset
 
 from mnist_cuda import cli, machine
 from mnist_cuda.bench.record import Record
@@ -60,8 +60,7 @@ def test_a_record_has_its_circumstances(checkout, tmp_path, monkeypatch):
 
 def test_a_changed_checkout_is_refused(checkout, tmp_path, capsys):
     (checkout / "b.py").write_text("2\n")
-    assert cli.main([*BENCH, "--busy", "--json", str(tmp_path / "b.json")]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
+    (line,) = prints(capsys, *BENCH, "--busy", "--json", str(tmp_path / "b.json"), code=2).splitlines()
     assert f"--json {tmp_path / 'b.json'}: " in line
     assert "changed files (b.py); commit them first" in line
     assert not (tmp_path / "b.json").exists()
@@ -73,8 +72,7 @@ def test_a_busy_machine_is_refused_but_for_busy(tmp_path, monkeypatch, capsys):
     file = tmp_path / "b.json"
     Record(file)  # a quarter of the cores is quiet
     monkeypatch.setattr(os, "getloadavg", lambda: BUSY)
-    assert cli.main([*BENCH, "--json", str(file)]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
+    (line,) = prints(capsys, *BENCH, "--json", str(file), code=2).splitlines()
     assert "busy (load 1.1 on 4 cores, expected at most 0.25 a core)" in line
     assert "--busy" in line
     assert not file.exists()
@@ -85,8 +83,7 @@ def test_a_busy_machine_is_refused_but_for_busy(tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize("words", ["", "accuracy", "--all-batches", "around", "ops", "--models 2", "time-to-accuracy"])
 def test_every_benchmark_asks(words, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(os, "getloadavg", lambda: BUSY)
-    assert cli.main(["bench", *words.split(), "--json", str(tmp_path / "b.json")]) == 2
-    assert "this machine is busy" in capsys.readouterr().err
+    assert "this machine is busy" in prints(capsys, "bench", *words.split(), "--json", str(tmp_path / "b.json"), code=2)
 
 
 def test_the_commit_of_a_tree_without_git_is_given(checkout, tmp_path, monkeypatch):

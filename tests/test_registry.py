@@ -2,6 +2,7 @@
 
 import pytest
 from conftest import engine_params
+from tiny import prints
 
 from mnist_cuda import _native, cli
 from mnist_cuda import engine as engine_module
@@ -22,8 +23,7 @@ def test_a_row_is_all_that_an_engine_needs(tiny, monkeypatch, capsys, tmp_path):
     assert find_engine("auto").name == "dummy"
     bounds = {name: tolerance(name, "fp32", "conv1.weight", 8, "frozen") for name in ("dummy", "naive", "cpu")}
     assert bounds["dummy"] == bounds["naive"] > bounds["cpu"]
-    assert cli.main(["engines"]) == 0
-    out = capsys.readouterr().out
+    out = prints(capsys, "engines")
     assert "a row of a test" in out
     assert "`--engine auto` takes dummy." in out
     file = tmp_path / "profile.json"

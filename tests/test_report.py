@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from browser import opened
 from cases import ROOFS
-from tiny import ENVIRONMENT, tiny_dataset
+from tiny import ENVIRONMENT, prints, tiny_dataset
 
 from mnist_cuda import UsageError, cli
 from mnist_cuda.bench import profile as measured
@@ -444,8 +444,7 @@ def test_a_sweeps_page_is_in_its_folder_and_no_page_takes_anothers_place(capsys)
         (["one", "two"], "report-2.html"),
         (["two", "profile.json"], "report-3.html"),
     ):
-        assert cli.main(["report", *argv]) == 0
-        assert capsys.readouterr().out.startswith(f"{page}: ")
+        assert prints(capsys, "report", *argv).startswith(f"{page}: ")
     text = Path("report.html").read_text()
     assert "<title>mnist-cuda: one, two</title>" in text
     assert re.findall(r"<h2>(.*)</h2>", text) == [

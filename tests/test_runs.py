@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import stopped_after
-from tiny import Terminal, metrics
+from tiny import Terminal, metrics, prints
 
 from mnist_cuda import cli
 from mnist_cuda.engine import Engine
@@ -29,9 +29,7 @@ def train(name, *flags):
 
 def run(capsys, *argv, code=0):
     capsys.readouterr()
-    assert cli.main([*argv]) == code
-    captured = capsys.readouterr()
-    return captured.err if code else captured.out
+    return prints(capsys, *argv, code=code)
 
 
 def test_the_list_names_what_matters_and_what_cannot_be_read(capsys):

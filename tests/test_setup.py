@@ -101,6 +101,14 @@ def checkout(tmp_path: Path) -> Checkout:
     return Checkout(path, env | {"KILL_PIP": "", "NO_PIP": "", "STOP_AT": "", "BROKEN": "", "FAILING": ""})
 
 
+@pytest.fixture
+def ready(checkout: Checkout) -> Checkout:
+    """One that is set up."""
+    checkout.run("train")
+    checkout.log()
+    return checkout
+
+
 def test_first_run_sets_up_and_later_ones_do_nothing(checkout: Checkout) -> None:
     result = checkout.run("train", "--epochs", "1", "--out", "two words", cwd=checkout.path.parent)
     assert (result.returncode, result.stdout) == (0, "mnist-cuda [train] [--epochs] [1] [--out] [two words]\n")
@@ -153,23 +161,19 @@ CHANGES: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_native_changes_build_again(checkout: Checkout, change: str) -> None:
-    checkout.run("train")
-    checkout.log()
-    CHANGES[change](checkout.path)
-    checkout.run("train")
-    assert checkout.log() == ["build "]
-    checkout.run("train")
-    assert checkout.log() == []
+def test_native_changes_build_again(ready: Checkout, change: str) -> None:
+    CHANGES[change](ready.path)
+    ready.run("train")
+    assert ready.log() == ["build "]
+    ready.run("train")
+    assert ready.log() == []
 
 
-def test_other_options_configure_from_scratch(checkout: Checkout) -> None:
-    checkout.run("train")
-    checkout.log()
-    cache = checkout.path / "build" / "CMakeCache.txt"
+def test_other_options_configure_from_scratch(ready: Checkout) -> None:
+    cache = ready.path / "build" / "CMakeCache.txt"
     cache.write_text("old")
-    checkout.run("train", CMAKE_ARGS="-DMNIST_CUDA=OFF")
-    assert checkout.log() == ["build -DMNIST_CUDA=OFF"]
+    ready.run("train", CMAKE_ARGS="-DMNIST_CUDA=OFF")
+    assert ready.log() == ["build -DMNIST_CUDA=OFF"]
     assert cache.read_text() == ""
 
 
@@ -217,12 +221,10 @@ def test_a_toolkit_that_was_named_is_not_replaced(checkout: Checkout, wish: dict
     assert sum(line.startswith("build") for line in checkout.log()) == 1
 
 
-def test_sources_that_no_longer_build_are_an_error(checkout: Checkout) -> None:
-    checkout.run("train")
-    checkout.log()
-    CHANGES["edited"](checkout.path)
-    assert checkout.run("train", BROKEN="system").returncode == 4
-    assert checkout.log() == ["build "]
+def test_sources_that_no_longer_build_are_an_error(ready: Checkout) -> None:
+    CHANGES["edited"](ready.path)
+    assert ready.run("train", BROKEN="system").returncode == 4
+    assert ready.log() == ["build "]
 
 
 def test_an_install_without_cuda(checkout: Checkout) -> None:

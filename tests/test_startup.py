@@ -1,28 +1,20 @@
 """Start-up: what a command imports, asks for and begins early, and its account, which `bench around` times."""
 
 import json
-import os
 import re
-import subprocess
-import sys
 import time
 
 import pytest
 import tiny
-from test_cli import ALL_COMMANDS
-from tiny import ENVIRONMENT, start
+from test_cli import ALL_COMMANDS, python
+from tiny import prints, start
 
-from mnist_cuda import _native, cli, engine
+from mnist_cuda import _native, engine
 from mnist_cuda.data import unpacked
 from mnist_cuda.run import startup
 
 HEAVY = {"numpy", "rich", "requests", "urllib3", "safetensors", "platformdirs", "cuda", "importlib.metadata"}
 STAGES = ["command_line", "imports", "engine", "parameters", "data", "folder", "upload", "first_step"]
-
-
-def python(*argv):
-    environment = ENVIRONMENT | {"MNIST_CUDA_CACHE": os.environ["MNIST_CUDA_CACHE"]}
-    return subprocess.run([sys.executable, *map(str, argv)], env=environment, capture_output=True, text=True)
 
 
 def imports(*argv):
@@ -147,15 +139,13 @@ def test_the_summary_says_where_the_start_went(tmp_path):
 
 def test_bench_around_times_every_command_stage_and_call(data_dir, capsys):
     words = ["bench", "around", "-e", "cpu", "--runs", "2", "--dataset", "idx", "-d", str(data_dir), "-b", "16"]
-    assert cli.main([*words, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = json.loads(prints(capsys, *words, "--json"))
     (runs,) = found["trainings"].values()
     assert set(STAGES) <= set(runs[0])
     assert runs[0]["total"] < runs[0]["command"]
     samples = [*found["commands"].values(), *found["calls"]["cpu fp32"].values()]
     assert len(samples) == 4 + 6
     assert all(len(times) == 2 and min(times) > 0 for times in samples)
-    assert cli.main([*words, "--runs", "1"]) == 0
-    shown = capsys.readouterr().out
+    shown = prints(capsys, *words, "--runs", "1")
     for row in ("mnist-cuda --help", "first_step", "statistics of 83 images"):
         assert re.search(rf"^ *{row} +[\d.]+$", shown, re.MULTILINE), row

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tiny import metrics, start, tiny_dataset
+from tiny import metrics, prints, start, tiny_dataset
 
 from mnist_cuda import cli, machine
 from mnist_cuda import engine as engine_module
@@ -289,5 +289,4 @@ def test_patience_ends_a_training_that_does_not_get_better(capsys):
     assert (report["epochs_done"], report["stopped"]) == (3, "no better validation accuracy for 2 epochs")
     assert (report["interrupted"], len(report["epochs"])) == (None, 3)
     assert json.loads(Path("run/config.json").read_text())["ended"] == "stopped"
-    assert cli.main(["train", "--resume", "run"]) == 0
-    assert "ended after 18 steps (3 of 50 epochs)" in capsys.readouterr().out
+    assert "ended after 18 steps (3 of 50 epochs)" in prints(capsys, "train", "--resume", "run")

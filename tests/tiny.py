@@ -126,9 +126,18 @@ def end(process, signum):
 
 def said(capsys, *argv):
     """Exit code, stdout and stderr of a command in this process."""
-    code = cli.main([*map(str, argv)])
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
+    try:
+        code = cli.main([*map(str, argv)])
+    except SystemExit as end:
+        code = end.code
+    return code, *capsys.readouterr()
+
+
+def prints(capsys, *argv, code=0):
+    """What a command in this process prints that ends with this code: to stdout, or where it fails to stderr."""
+    found, out, err = said(capsys, *argv)
+    assert found == code, err
+    return err if code else out
 
 
 def metrics(folder):

@@ -1,5 +1,4 @@
-"""What every kernel of a build takes, by architecture, as the committed table has it: registers, memory, some
-of its instructions.
+"""What every kernel of a build takes, as the committed table has it: registers, memory, some of its instructions.
 
 Says what differs from docs/kernel_resources.csv, and fails; with --write, writes that from the built module.
 With --built, compares only the architectures that the build has, as .ci/run does, and says which they are.

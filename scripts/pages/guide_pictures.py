@@ -567,7 +567,7 @@ def time_line(batches: tuple[int, int] = (64, 4096)) -> Picture:
         points, _ = traced(batch)
         ends = {phase: max(at[1] for n, at in of.items() if n > 1) for phase, of in points.items()}
         begin, end = points[PHASES[0]][0][0], ends[PHASES[-1]]
-        scale = 290 / (end - begin)
+        scale, times = 290 / (end - begin), []
         picture.text(8, y, f"{batch:,} images", "b")
         picture.text(392, y, f"{end:.0f} µs", "s e")
         for k, phase in enumerate(PHASES):
@@ -580,12 +580,11 @@ def time_line(batches: tuple[int, int] = (64, 4096)) -> Picture:
             else:  # it has no trace points
                 start, last, style = ends[PHASES[k - 1]], points[PHASES[k + 1]][1][0], "off"
             picture.box(102 + scale * (start - begin), y - 2, scale * (last - start), 13, style)
-            said.append(f"{phase} from {start:.3g} to {last:.3g}")
-        said[-len(PHASES)] = f"{batch:,} images per step, in microseconds: {said[-len(PHASES)]}"
-        said[-1] += ". "
+            times.append(f"{phase} from {start:.3g} to {last:.3g}")
+        said.append(f"{batch:,} images per step, in microseconds: {', '.join(times)}.")
         y += 34
     picture.text(8, y - 6, "pale: its first block waits for results; dashed: not traced", "s")
-    picture.words = "In bf16. " + ", ".join(said).replace(". , ", ". ").strip()
+    picture.words = f"In bf16. {' '.join(said)}"
     return picture
 
 

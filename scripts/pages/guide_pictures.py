@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from checks.trace import PHASES, WAITED
 from pages.records import ROOT
 
 from mnist_cuda.judge.access_picture import SECTOR_LEGEND, Picture, draw_banks, draw_sectors, sectors_of
@@ -538,7 +539,6 @@ def stages(tiles: int = 6, latency: int = 5, copy: int = 1, product: int = 2) ->
 
 
 TRACE = ROOT / "docs" / "records" / "checks" / "trace.txt"
-PHASES = ("conv_forward", "fc1_forward", "head", "fc1_backward", "conv2_backward", "update")
 ROLES = {  # of conv2_backward on whole images: what lies between the trace points of an item, in turn
     "input gradient": ((16, 17, "dgrad"), (17, 18, "routed taps"), (18, 20, "")),
     "next dz2": ((36, 37, ""), (37, 38, "dz2"), (38, 39, ""), (39, 40, "copies")),
@@ -565,7 +565,7 @@ def time_line(batches: tuple[int, int] = (64, 4096)) -> Picture:
     picture, said, y = Picture("The six kernels of a step over time", ""), [], 14.0
     for batch in batches:
         points, _ = traced(batch)
-        ends = {phase: max(at[1] for n, at in of.items() if n > 1) for phase, of in points.items()}
+        ends = {phase: max(at[1] for n, at in of.items() if n > WAITED) for phase, of in points.items()}
         begin, end = points[PHASES[0]][0][0], ends[PHASES[-1]]
         scale, times = 290 / (end - begin), []
         picture.text(8, y, f"{batch:,} images", "b")
@@ -574,11 +574,11 @@ def time_line(batches: tuple[int, int] = (64, 4096)) -> Picture:
             y += 20
             picture.text(8, y + 8, phase, "s")
             if phase in points:
-                early, start, last = points[phase][0][0], points[phase][1][0], ends[phase]
+                early, start, last = points[phase][0][0], points[phase][WAITED][0], ends[phase]
                 picture.box(102 + scale * (early - begin), y - 2, scale * (start - early), 13, "half")
                 style = "on"
             else:  # it has no trace points
-                start, last, style = ends[PHASES[k - 1]], points[PHASES[k + 1]][1][0], "off"
+                start, last, style = ends[PHASES[k - 1]], points[PHASES[k + 1]][WAITED][0], "off"
             picture.box(102 + scale * (start - begin), y - 2, scale * (last - start), 13, style)
             times.append(f"{phase} from {start:.3g} to {last:.3g}")
         said.append(f"{batch:,} images per step, in microseconds: {', '.join(times)}.")

@@ -19,7 +19,7 @@ from mnist_cuda.bench.op_tables import LADDERS, StaleError, Technique
 from mnist_cuda.terminal.console import format_count
 
 PAGE = ROOT / "docs" / "ladder.md"
-RECORDS = ROOT / "docs" / "records" / "ops"  # of two records with a row the first by name counts
+RECORDS = ROOT / "docs" / "records" / "ops"  # of two records with a row the last by name counts
 
 START = """# The ladder
 

@@ -5,7 +5,7 @@
 // products: sums over hidden units take it K-major, sums over samples MN-major. head leaves it like that, and the copy
 // engine brings a tile as a whole. Roles:
 //   dgrad, warpgroups 0 and 1   copy two tiles ahead and multiply dh with the weights, 64 samples each; masked by relu
-//                               this is dy2.
+//                               this is dy2, which leaves from registers.
 //   wgrad, warpgroups 2 and 3   make a2 and multiply dh^T a2, 64 hidden units each. A tile's products run while the
 //                               next tile's a2 is made. At the end they update the weights.
 // (A thread that publishes to wgmma waits for all of its own copies; so dgrad, which publishes nothing, starts them.)
@@ -20,7 +20,7 @@ namespace mnist::fused {
 struct Fc1WgmmaTile {
   static constexpr int kSamplesPerTile = kSamplesPerDhTile;
   static constexpr int kDhChunk = kSamplesPerTile * 16, kDhTerm = kHidden / 8 * kDhChunk;
-  // Chunks lie apart so that those of a row are in different banks when threads write them.
+  // Chunks lie apart so that those of a row are in different banks when threads read or write them.
   static constexpr int kColumnChunk = kSamplesPerTile * 16 + 32, kColumnChunks = kFc1Columns / 8;
   static constexpr int kColumnTerm = kColumnChunks * kColumnChunk;
   static_assert(kHidden == kSamplesPerTile && kHidden == 2 * 64, "wgrad: 64 units a warpgroup, a row of weights each");
@@ -32,12 +32,14 @@ struct Fc1BackwardWgmmaShared : Fc1WgmmaTile {
   static constexpr int kStages = 3, kMasterPitch = 32 * 4 + 32;  // 32 floats of a hidden unit
   struct Stage {
     unsigned char dh[kDhTerm];
-    unsigned char pooled_z2[kColumnTerm];  // and dy2, once it is made
+    unsigned char pooled_z2[kColumnTerm];
     unsigned char a2[kColumnTerm];
   };
   struct Memory {
     Stage stages[kStages];
-    unsigned char weights[kColumnTerm];  // a row a hidden unit
+    // A row a hidden unit, for dgrad: pair c of chunk n is pair n of the features' chunk c. A lane's sums, pair t of
+    // every chunk, are then the 8 features of chunk t, 16 bytes of dy2.
+    unsigned char weights[kColumnTerm];
     unsigned char master[kHidden * kMasterPitch];
   };
   static_assert(sizeof(Stage) % 16 == 0);
@@ -68,14 +70,6 @@ __device__ __forceinline__ void fetch_dh_tile(const State& s, std::uint32_t base
             Shared::kDhBytes, barrier);
 }
 
-// Starts copying the block's columns of rows of fc1's features into chunks, by a role.
-template <class T>
-__device__ __forceinline__ void fetch_columns(std::uint32_t to, const T* from, int count, int tid) {
-  using Shared = Fc1BackwardWgmmaShared;
-  fetch_rows<Shared::kSamplesPerTile, kFc1Columns, 16, kRoleThreads, Shared::kColumnChunk>(to, from, kFeatures, count,
-                                                                                           tid);
-}
-
 template <class P>
 __device__ __forceinline__ void fc1_weight_gradient_wgmma(const State& s, unsigned char* shared,
                                                           Fc1BackwardWgmmaShared::Arrived& arrived, int column0) {
@@ -86,23 +80,38 @@ __device__ __forceinline__ void fc1_weight_gradient_wgmma(const State& s, unsign
   const std::uint32_t base = shared_address(shared);
   float* const master = s.parameters + kParameters[kFc1Weight].offset;
 
-  fetch_columns(base + Shared::kWeights, static_cast<const T*>(s.fc1) + column0, kHidden, tid);
+  // A thread takes this chunk of two rows: of the weights, and of each tile.
+  constexpr int kRowsAtOnce = kRoleThreads / Shared::kColumnChunks;
+  const int chunk = tid % Shared::kColumnChunks, row = tid / Shared::kColumnChunks;
+  static_assert(2 * kRowsAtOnce == Shared::kSamplesPerTile && Shared::kColumnChunks == 4, "a chunk has 4 pairs, too");
+  uint4 weights[2];
+#pragma unroll
+  for (int k = 0; k < 2; ++k)
+    weights[k] = *reinterpret_cast<const uint4*>(static_cast<const T*>(s.fc1) +
+                                                 std::size_t(row + k * kRowsAtOnce) * kFeatures + column0 + chunk * 8);
 #pragma unroll
   for (int i = tid; i < kHidden * 8; i += kRoleThreads)
     copy_async_16(base + Shared::kMaster + i / 8 * Shared::kMasterPitch + i % 8 * 16,
                   master + std::size_t(i / 8) * kFeatures + column0 + i % 8 * 4);
   copy_async_commit();
-  const int chunk = tid % Shared::kColumnChunks;
   float scale[8], shift[8], to_stored = 1;
   float scale_of_sums = load_a2_operand<P>(s, column0, chunk, scale, shift);
   const float rate = *s.learning_rate;
+#pragma unroll
+  for (int k = 0; k < 2; ++k) {
+    const std::uint32_t pairs[4] = {weights[k].x, weights[k].y, weights[k].z, weights[k].w};
+#pragma unroll
+    for (int n = 0; n < 4; ++n)
+      *reinterpret_cast<std::uint32_t*>(shared + Shared::kWeights + n * Shared::kColumnChunk +
+                                        (row + k * kRowsAtOnce) * 16 + chunk * 4) = pairs[n];
+  }
   copy_async_wait<0>();
   wait_for_predecessor();  // so that its successor may start
   trace(s, Phase::kFc1Backward, 3, tid == 0);
   if constexpr (P::kScaled) scale_of_sums *= s.scales[kDhScale], to_stored = inverse_of(s.scales[kNextFc1Scale]);
 
   const int tiles = (s.batch + Shared::kSamplesPerTile - 1) / Shared::kSamplesPerTile;
-  const int my_chunk = chunk * Shared::kColumnChunk + tid / Shared::kColumnChunks * 16;
+  const int my_chunk = chunk * Shared::kColumnChunk + row * 16;
   const int first_units = warp / 4 * (kHidden / 16) * Shared::kDhChunk;  // of dh's chunks, this warpgroup's
   float dw[16] = {};
 #pragma unroll 1
@@ -114,7 +123,7 @@ __device__ __forceinline__ void fc1_weight_gradient_wgmma(const State& s, unsign
     traced(1);
 #pragma unroll
     for (int k = 0; k < 2; ++k) {
-      const int at = stage + my_chunk + k * (kRoleThreads / Shared::kColumnChunks) * 16;
+      const int at = stage + my_chunk + k * kRowsAtOnce * 16;
       float x[8];
       unpack<P>(x, *reinterpret_cast<const uint4*>(shared + Shared::kPooledZ2 + at));
       *reinterpret_cast<uint4*>(shared + Shared::kA2 + at) = bn2_relu<P>(x, scale, shift);
@@ -160,7 +169,6 @@ template <class P>
 __device__ __forceinline__ void fc1_dgrad_wgmma(const State& s, unsigned char* shared,
                                                 Fc1BackwardWgmmaShared::Arrived& arrived, int column0) {
   using T = typename P::T;
-  using Pair = typename P::Pair;
   using Shared = Fc1BackwardWgmmaShared;
   __shared__ float inv_sigma[32], warp_sums[kRoleThreads / 32][2][32];
   const int tid = threadIdx.x, lane = tid & 31, warp = uniform(tid >> 5);
@@ -171,8 +179,9 @@ __device__ __forceinline__ void fc1_dgrad_wgmma(const State& s, unsigned char* s
   // pooled_z2 does not depend on head, dh does. A thread arrives once its own copies have.
   const auto fetch_pooled = [&](int tile) {
     const int first = tile * Shared::kSamplesPerTile;
-    fetch_columns(base + Shared::stage(tile) + Shared::kPooledZ2,
-                  static_cast<const T*>(s.pooled_z2) + std::size_t(first) * kFeatures + column0, s.batch - first, tid);
+    fetch_rows<Shared::kSamplesPerTile, kFc1Columns, 16, kRoleThreads, Shared::kColumnChunk>(
+        base + Shared::stage(tile) + Shared::kPooledZ2,
+        static_cast<const T*>(s.pooled_z2) + std::size_t(first) * kFeatures + column0, kFeatures, s.batch - first, tid);
     arrived[tile].arrive_after_copies();
   };
   const auto fetch_dh = [&](int tile) {
@@ -183,16 +192,17 @@ __device__ __forceinline__ void fc1_dgrad_wgmma(const State& s, unsigned char* s
   const std::uint64_t weights = wgmma_operand(base + Shared::kWeights, 8 * 16, Shared::kColumnChunk);
   float mean[8], sum[8] = {}, sum_xhat[8] = {}, largest = 0;
 #pragma unroll
-  for (int i = 0; i < 8; ++i) mean[i] = bn2.mean(i / 2 * 8 + 2 * t + i % 2);
+  for (int i = 0; i < 8; ++i) mean[i] = bn2.mean(t * 8 + i);
   if (tid < 32) inv_sigma[tid] = bn2.inv_sigma(tid);
   wait_for_predecessor();  // head: dh
   trace(s, Phase::kFc1Backward, 1, tid == 0);
   for (int tile = 0; tile < min(tiles, 2); ++tile) fetch_dh(tile);
   const Dy2Scales scales = dy2_scales<P>(s);
 
-  const int first_row = warp * 16, piece = (first_row + g) * 16 + t * 4;
+  const int row = warp * 16 + g, my_chunk = t * Shared::kColumnChunk + row * 16;  // and 8 rows later
+  T* to = static_cast<T*>(s.dy2) + std::size_t(row) * kFeatures + column0 + t * 8;
 #pragma unroll 1
-  for (int tile = 0; tile < tiles; ++tile) {
+  for (int tile = 0; tile < tiles; ++tile, to += Shared::kSamplesPerTile * kFeatures) {
     const TracedItem traced(s, Phase::kFc1Backward, {.first = 48, .points = 8, .from = 8, .to = 10}, tile, tid == 0);
     traced(0);
     Fc1TileReady::sync(tile & 1);  // a2 is made, and wgrad is done with the last tile
@@ -201,9 +211,16 @@ __device__ __forceinline__ void fc1_dgrad_wgmma(const State& s, unsigned char* s
       fetch_pooled(tile + 2);
       fetch_dh(tile + 2);
     }
+    const int stage = Shared::stage(tile);
+    uint4 pooled_z2[2], a2[2];
+#pragma unroll
+    for (int upper = 0; upper < 2; ++upper) {
+      const auto* at = shared + stage + my_chunk + upper * 8 * 16;
+      pooled_z2[upper] = *reinterpret_cast<const uint4*>(at + Shared::kPooledZ2);
+      a2[upper] = *reinterpret_cast<const uint4*>(at + Shared::kA2);
+    }
     arrived.wait(tile);  // it has: wgrad waited for it
     traced(2);
-    const int stage = Shared::stage(tile);
     const std::uint64_t samples =
         wgmma_operand(base + stage + warp / 4 * 64 * 16, Shared::kDhChunk, 8 * 16);  // this warpgroup's
     float dy[16];
@@ -216,38 +233,27 @@ __device__ __forceinline__ void fc1_dgrad_wgmma(const State& s, unsigned char* s
     wgmma_results(dy);
     traced(3);
 #pragma unroll
-    for (int n = 0; n < Shared::kColumnChunks; ++n)
+    for (int upper = 0; upper < 2; ++upper) {
+      float x[8], z[8];
 #pragma unroll
-      for (int upper = 0; upper < 2; ++upper) {
-        const int at = stage + n * Shared::kColumnChunk + piece + upper * 8 * 16;
-        auto& place = *reinterpret_cast<Pair*>(shared + Shared::kPooledZ2 + at);
-        const auto active = *reinterpret_cast<const std::uint32_t*>(shared + Shared::kA2 + at);
-        const float* two = dy + 4 * n + 2 * upper;
-        const Pair gradient =
-            P::kScaled ? P::pack(scales.of_sums * two[0], scales.of_sums * two[1]) : P::pack(two[0], two[1]);
-        const std::uint32_t kept = where_positive<P>(active, *reinterpret_cast<const std::uint32_t*>(&gradient));
-        const float2 z = P::unpack(place), x = P::unpack(*reinterpret_cast<const Pair*>(&kept));
-        *reinterpret_cast<std::uint32_t*>(&place) = kept;
-        sum[2 * n] += x.x;
-        sum[2 * n + 1] += x.y;
-        sum_xhat[2 * n] = fmaf(x.x, z.x - mean[2 * n], sum_xhat[2 * n]);
-        sum_xhat[2 * n + 1] = fmaf(x.y, z.y - mean[2 * n + 1], sum_xhat[2 * n + 1]);
-        if constexpr (P::kScaled) largest = fmaxf(largest, fmaxf(fabsf(x.x), fabsf(x.y)));
-      }
-    traced(4);
-    __syncwarp();  // dy2 leaves in rows of 64 bytes, four lanes each
-    const int chunk = lane % Shared::kColumnChunks, row = first_row + lane / Shared::kColumnChunks;
-#pragma unroll
-    for (int upper = 0; upper < 2; ++upper)
+      for (int i = 0; i < 8; ++i) x[i] = (P::kScaled ? scales.of_sums : 1.f) * dy[i / 2 * 4 + upper * 2 + i % 2];
+      const uint4 dy2 = where_positive<P>(a2[upper], pack<P>(x));
       if (const int sample = tile * Shared::kSamplesPerTile + row + upper * 8; sample < s.batch)
-        __stwb(reinterpret_cast<uint4*>(static_cast<T*>(s.dy2) + std::size_t(sample) * kFeatures + column0 + chunk * 8),
-               *reinterpret_cast<const uint4*>(shared + stage + Shared::kPooledZ2 + chunk * Shared::kColumnChunk +
-                                               (row + upper * 8) * 16));
+        __stwb(reinterpret_cast<uint4*>(to + upper * 8 * kFeatures), dy2);
+      unpack<P>(x, dy2);
+      unpack<P>(z, pooled_z2[upper]);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        sum[i] += x[i];
+        sum_xhat[i] = fmaf(x[i], z[i] - mean[i], sum_xhat[i]);
+        if constexpr (P::kScaled) largest = fmaxf(largest, fabsf(x[i]));
+      }
+    }
   }
 
   store_dy2_sums<P, Fc1Dgrad>(
-      s, warp_sums, warp, sum, sum_xhat, [&](int i) { return i / 2 * 8 + 2 * t + i % 2; }, largest, scales.dy2,
-      inv_sigma, column0, warp, lane);
+      s, warp_sums, warp, sum, sum_xhat, [&](int i) { return t * 8 + i; }, largest, scales.dy2, inv_sigma, column0,
+      warp, lane);
   trace(s, Phase::kFc1Backward, 7, tid == 0);
 }
 

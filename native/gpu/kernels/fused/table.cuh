@@ -85,7 +85,7 @@ std::vector<KernelRow> KernelTable<kPrecision, Models>::rows() {
     constexpr int kRows = Shared::kSamplesPerTile;
     KernelRow row{.phase = kFc1Backward, .rows = kRows, .stages = Shared::kStages, .wgmma = wgmma};
     row.min_batch = wgmma ? 129 : 0, row.blocks = kFc1Groups;
-    add(row, kConvThreads, kernel, Shared::kFixed, Shared::kBytes);
+    add(row, Shared::kThreads, kernel, Shared::kFixed, Shared::kBytes);
   };
   if constexpr (P::kFp16Terms > 0)
     add_fc1_backward.template operator()<Fc1BackwardTermsShared>(fc1_backward_terms_kernel<P, Models>, true);

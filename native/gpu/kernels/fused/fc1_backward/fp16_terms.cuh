@@ -18,7 +18,7 @@ namespace mnist::fused {
 
 // Two stages of 128 samples fill shared memory: a tile's copies start when the tile before the last is done.
 struct Fc1BackwardTermsShared : Fc1WgmmaTile {
-  static constexpr int kStages = 2;
+  static constexpr int kThreads = kConvThreads, kStages = 2;
   static constexpr int kRowPitch = kFc1Columns * 4 + 16;  // floats of a sample: rows next to each other in other banks
   struct Stage {
     unsigned char dh[2 * kDhTerm];
@@ -139,7 +139,7 @@ __device__ __forceinline__ void fc1_weight_gradient_terms(const State& s, unsign
     traced(3);
     Fc1Wgrad::sync();  // a2 is complete
     traced(4);
-    Fc1TileReady::arrive(tile & 1);
+    Fc1TileReady<Shared>::arrive(tile & 1);
     multiply_terms<true, Shared::kDhTerm, Shared::kColumnTerm, 16 * 16, 16 * 16>(
         sums, wgmma_operand(base + stage + first_units, 8 * 16, Shared::kDhChunk),
         wgmma_operand(base + stage + Shared::kA2, 8 * 16, Shared::kColumnChunk));
@@ -216,7 +216,7 @@ __device__ __forceinline__ void fc1_dgrad_terms(const State& s, unsigned char* s
   for (int tile = 0; tile < tiles; ++tile) {
     const TracedItem traced(s, Phase::kFc1Backward, {.first = 48, .points = 8, .from = 8, .to = 10}, tile, tid == 0);
     traced(0);
-    Fc1TileReady::sync(tile & 1);  // a2 is made, and wgrad is done with the last tile
+    Fc1TileReady<Shared>::sync(tile & 1);  // a2 is made, and wgrad is done with the last tile
     traced(1);
     if (tile > 0 && tile + 1 < tiles) {
       fetch_pooled(tile + 1);
@@ -264,7 +264,7 @@ __device__ __forceinline__ void fc1_dgrad_terms(const State& s, unsigned char* s
 #endif
 
 template <class P, class Models>
-__global__ void __launch_bounds__(kConvThreads, 1) fc1_backward_terms_kernel(Models models) {
+__global__ void __launch_bounds__(Fc1BackwardTermsShared::kThreads, 1) fc1_backward_terms_kernel(Models models) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   const auto& s = state_of_block(models);
   extern __shared__ __align__(128) unsigned char shared[];

@@ -17,7 +17,7 @@ namespace mnist::fused {
 template <class Policy, int kStageCount>
 struct Fc1BackwardShared {
   using P = Policy;
-  static constexpr int kSize = sizeof(typename P::T);
+  static constexpr int kThreads = kConvThreads, kSize = sizeof(typename P::T);
   static constexpr int kSamplesPerTile = kSize == 2 ? 128 : 64;
   static constexpr int kStages = kStageCount, kAhead = kStages - 1;
   static constexpr int kDhPitch = kHidden * kSize + 16;  // 128 values of a sample

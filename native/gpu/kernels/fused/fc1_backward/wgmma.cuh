@@ -4,11 +4,12 @@
 // Operands lie as wgmma reads them (see device/wgmma.cuh), [chunk of 8][128 rows][16 bytes], so that dh serves both
 // products: sums over hidden units take it K-major, sums over samples MN-major. head leaves it like that, and the copy
 // engine brings a tile as a whole. Roles:
-//   dgrad, warpgroups 0 and 1   copy two tiles ahead and multiply dh with the weights, 64 samples each; masked by relu
-//                               this is dy2, which leaves from registers.
+//   dgrad, warpgroups 0 and 1   multiply dh with the weights, 64 samples each; masked by relu this is dy2, which leaves
+//                               from registers.
 //   wgrad, warpgroups 2 and 3   make a2 and multiply dh^T a2, 64 hidden units each. A tile's products run while the
 //                               next tile's a2 is made. At the end they update the weights.
-// (A thread that publishes to wgmma waits for all of its own copies; so dgrad, which publishes nothing, starts them.)
+//   copies, two warps           start them two tiles ahead. (A thread that publishes to wgmma waits for all of its own
+//                               copies, so wgrad cannot; and starting them took dgrad a fifth of a tile's time.)
 #pragma once
 
 #include "kernels/device/wgmma.cuh"
@@ -29,6 +30,7 @@ struct Fc1WgmmaTile {
 };
 
 struct Fc1BackwardWgmmaShared : Fc1WgmmaTile {
+  static constexpr int kCopyThreads = 64, kThreads = kConvThreads + kCopyThreads;
   static constexpr int kStages = 3, kMasterPitch = 32 * 4 + 32;  // 32 floats of a hidden unit
   struct Stage {
     unsigned char dh[kDhTerm];
@@ -54,9 +56,11 @@ struct Fc1BackwardWgmmaShared : Fc1WgmmaTile {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
 // wgrad arrives when it has made a tile's a2 and its products of the last tile are done. dgrad waits for that before it
-// goes on to the tile: both roles are then done with the last tile, and its stage may be copied over. Two barriers, by
-// the tile's parity: wgrad gets at most two tiles ahead, because no later tile has been copied.
-using Fc1TileReady = NamedBarrier<1, kConvThreads, 2>;
+// goes on to the tile: both roles are then done with the last tile, and its stage may be copied over; so who copies
+// waits there, too. Two barriers, by the tile's parity: wgrad gets at most two tiles ahead, because no later tile has
+// been copied.
+template <class Shared>
+using Fc1TileReady = NamedBarrier<1, Shared::kThreads, 2>;
 using Fc1Wgrad = NamedBarrier<3, kRoleThreads>;
 using Fc1Dgrad = NamedBarrier<4, kRoleThreads>;
 
@@ -90,9 +94,9 @@ __device__ __forceinline__ void fc1_weight_gradient_wgmma(const State& s, unsign
     weights[k] = *reinterpret_cast<const uint4*>(static_cast<const T*>(s.fc1) +
                                                  std::size_t(row + k * kRowsAtOnce) * kFeatures + column0 + chunk * 8);
 #pragma unroll
-  for (int i = tid; i < kHidden * 8; i += kRoleThreads)
-    copy_async_16(base + Shared::kMaster + i / 8 * Shared::kMasterPitch + i % 8 * 16,
-                  master + std::size_t(i / 8) * kFeatures + column0 + i % 8 * 4);
+  for (int k = 0; k < kHidden; k += kRoleThreads / 8)
+    copy_async_16(base + Shared::kMaster + (tid / 8 + k) * Shared::kMasterPitch + tid % 8 * 16,
+                  master + std::size_t(tid / 8 + k) * kFeatures + column0 + tid % 8 * 4);
   copy_async_commit();
   float scale[8], shift[8], to_stored = 1;
   float scale_of_sums = load_a2_operand<P>(s, column0, chunk, scale, shift);
@@ -134,7 +138,7 @@ __device__ __forceinline__ void fc1_weight_gradient_wgmma(const State& s, unsign
     traced(3);
     Fc1Wgrad::sync();  // a2 is complete
     traced(4);
-    Fc1TileReady::arrive(tile & 1);
+    Fc1TileReady<Shared>::arrive(tile & 1);
     const std::uint64_t units = wgmma_operand(base + stage + first_units, 8 * 16, Shared::kDhChunk);
     const std::uint64_t columns = wgmma_operand(base + stage + Shared::kA2, 8 * 16, Shared::kColumnChunk);
     wgmma_fence();
@@ -175,19 +179,6 @@ __device__ __forceinline__ void fc1_dgrad_wgmma(const State& s, unsigned char* s
   const auto [g, t] = fragment_place(lane);
   const std::uint32_t base = shared_address(shared);
   const int tiles = (s.batch + Shared::kSamplesPerTile - 1) / Shared::kSamplesPerTile;
-
-  // pooled_z2 does not depend on head, dh does. A thread arrives once its own copies have.
-  const auto fetch_pooled = [&](int tile) {
-    const int first = tile * Shared::kSamplesPerTile;
-    fetch_rows<Shared::kSamplesPerTile, kFc1Columns, 16, kRoleThreads, Shared::kColumnChunk>(
-        base + Shared::stage(tile) + Shared::kPooledZ2,
-        static_cast<const T*>(s.pooled_z2) + std::size_t(first) * kFeatures + column0, kFeatures, s.batch - first, tid);
-    arrived[tile].arrive_after_copies();
-  };
-  const auto fetch_dh = [&](int tile) {
-    if (tid == 0) fetch_dh_tile<Shared>(s, base, arrived, tile);
-  };
-  for (int tile = 0; tile < min(tiles, 2); ++tile) fetch_pooled(tile);
   const Bn2Operand bn2{s.bn2.values + column0 % kConv2Channels};
   const std::uint64_t weights = wgmma_operand(base + Shared::kWeights, 8 * 16, Shared::kColumnChunk);
   float mean[8], sum[8] = {}, sum_xhat[8] = {}, largest = 0;
@@ -196,7 +187,6 @@ __device__ __forceinline__ void fc1_dgrad_wgmma(const State& s, unsigned char* s
   if (tid < 32) inv_sigma[tid] = bn2.inv_sigma(tid);
   wait_for_predecessor();  // head: dh
   trace(s, Phase::kFc1Backward, 1, tid == 0);
-  for (int tile = 0; tile < min(tiles, 2); ++tile) fetch_dh(tile);
   const Dy2Scales scales = dy2_scales<P>(s);
 
   const int row = warp * 16 + g, my_chunk = t * Shared::kColumnChunk + row * 16;  // and 8 rows later
@@ -205,12 +195,8 @@ __device__ __forceinline__ void fc1_dgrad_wgmma(const State& s, unsigned char* s
   for (int tile = 0; tile < tiles; ++tile, to += Shared::kSamplesPerTile * kFeatures) {
     const TracedItem traced(s, Phase::kFc1Backward, {.first = 48, .points = 8, .from = 8, .to = 10}, tile, tid == 0);
     traced(0);
-    Fc1TileReady::sync(tile & 1);  // a2 is made, and wgrad is done with the last tile
+    Fc1TileReady<Shared>::sync(tile & 1);  // a2 is made, and wgrad is done with the last tile
     traced(1);
-    if (tile + 2 < tiles) {
-      fetch_pooled(tile + 2);
-      fetch_dh(tile + 2);
-    }
     const int stage = Shared::stage(tile);
     uint4 pooled_z2[2], a2[2];
 #pragma unroll
@@ -257,21 +243,58 @@ __device__ __forceinline__ void fc1_dgrad_wgmma(const State& s, unsigned char* s
   trace(s, Phase::kFc1Backward, 7, tid == 0);
 }
 
+template <class P>
+__device__ __forceinline__ void fc1_copies_wgmma(const State& s, unsigned char* shared,
+                                                 Fc1BackwardWgmmaShared::Arrived& arrived, int column0) {
+  using T = typename P::T;
+  using Shared = Fc1BackwardWgmmaShared;
+  const int tid = threadIdx.x - kConvThreads;
+  const std::uint32_t base = shared_address(shared);
+  const int tiles = (s.batch + Shared::kSamplesPerTile - 1) / Shared::kSamplesPerTile;
+
+  // pooled_z2 does not depend on head, dh does. A thread arrives once its own copies have.
+  const auto fetch_pooled = [&](int tile) {
+    const int first = tile * Shared::kSamplesPerTile;
+    fetch_rows<Shared::kSamplesPerTile, kFc1Columns, 16, Shared::kCopyThreads, Shared::kColumnChunk>(
+        base + Shared::stage(tile) + Shared::kPooledZ2,
+        static_cast<const T*>(s.pooled_z2) + std::size_t(first) * kFeatures + column0, kFeatures, s.batch - first, tid);
+    arrived[tile].arrive_after_copies();
+  };
+  const auto fetch_dh = [&](int tile) {
+    if (tid == 0) fetch_dh_tile<Shared>(s, base, arrived, tile);
+  };
+  for (int tile = 0; tile < min(tiles, 2); ++tile) fetch_pooled(tile);
+  wait_for_predecessor();  // head: dh
+  for (int tile = 0; tile < min(tiles, 2); ++tile) fetch_dh(tile);
+#pragma unroll 1
+  for (int tile = 0; tile < tiles; ++tile) {
+    Fc1TileReady<Shared>::sync(tile & 1);  // both roles are done with the last tile
+    if (tile + 2 < tiles) {
+      fetch_dh(tile + 2);
+      fetch_pooled(tile + 2);
+    }
+  }
+}
+
 #endif
 
 template <class P, class Models>
-__global__ void __launch_bounds__(kConvThreads, 1) fc1_backward_wgmma_kernel(Models models) {
+__global__ void __launch_bounds__(Fc1BackwardWgmmaShared::kThreads, 1) fc1_backward_wgmma_kernel(Models models) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   const auto& s = state_of_block(models);
   extern __shared__ __align__(128) unsigned char shared[];
   __shared__ Fc1BackwardWgmmaShared::Arrived arrived;
   trace(s, Phase::kFc1Backward, 0, threadIdx.x == 0);
-  if (threadIdx.x < Fc1BackwardWgmmaShared::kStages) arrived.stages[threadIdx.x].init(kRoleThreads + 1);
+  if (threadIdx.x < Fc1BackwardWgmmaShared::kStages)
+    arrived.stages[threadIdx.x].init(Fc1BackwardWgmmaShared::kCopyThreads + 1);
   __syncthreads();
-  if (uniform(threadIdx.x / kRoleThreads) == 0)
-    fc1_dgrad_wgmma<P>(s, shared, arrived, blockIdx.x * 32);
+  const int role = uniform(threadIdx.x / kRoleThreads), column0 = blockIdx.x * kFc1Columns;
+  if (role == 0)
+    fc1_dgrad_wgmma<P>(s, shared, arrived, column0);
+  else if (role == 1)
+    fc1_weight_gradient_wgmma<P>(s, shared, arrived, column0);
   else
-    fc1_weight_gradient_wgmma<P>(s, shared, arrived, blockIdx.x * 32);
+    fc1_copies_wgmma<P>(s, shared, arrived, column0);
 #endif
 }
 

@@ -33,9 +33,9 @@ struct Fc1BackwardTermsShared : Fc1WgmmaTile {
   static constexpr int kDhBytes = sizeof(Stage::dh), kPooledZ2 = offsetof(Stage, pooled_z2), kA2 = offsetof(Stage, a2),
                        kWeights = offsetof(Memory, weights);
   static constexpr int kBytes = sizeof(Memory);
-  using Arrived = Ring<kStages>;  // of a tile's copies
+  using Arrived = Fc1Arrived<kStages>;
   static constexpr int kFixed = sizeof(Arrived) + kDgradFixed + sizeof(float[kRoleThreads / 32]);
-  static __device__ __forceinline__ int stage(int tile) { return Arrived::stage(tile) * int(sizeof(Stage)); }
+  static __device__ __forceinline__ int stage(int tile) { return Ring<kStages>::stage(tile) * int(sizeof(Stage)); }
 };
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -95,9 +95,6 @@ __device__ __forceinline__ void fc1_weight_gradient_terms(const State& s, unsign
   }
   const float rate = *s.learning_rate;
   copy_async_wait<0>();
-  wait_for_predecessor();  // so that its successor may start
-  trace(s, Phase::kFc1Backward, 3, tid == 0);
-  const float scale_of_sums = a2_scale * s.scales[kDhScale];
 
   const int tiles = (s.batch + Shared::kSamplesPerTile - 1) / Shared::kSamplesPerTile;
   const int first_units = warp / 4 * (kHidden / 16) * Shared::kDhChunk;  // of dh's chunks, this warpgroup's
@@ -114,7 +111,7 @@ __device__ __forceinline__ void fc1_weight_gradient_terms(const State& s, unsign
     const int stage = Shared::stage(tile);
     const TracedItem traced(s, Phase::kFc1Backward, {.first = 16, .points = 8, .from = 8, .to = 12}, tile, tid == 0);
     traced(0);
-    arrived.wait(tile);
+    arrived.pooled_z2.wait(tile);
     traced(1);
 #pragma unroll
     for (int k = 0; k < Shared::kSamplesPerTile * Shared::kColumnChunks / kRoleThreads; ++k) {
@@ -140,12 +137,18 @@ __device__ __forceinline__ void fc1_weight_gradient_terms(const State& s, unsign
     Fc1Wgrad::sync();  // a2 is complete
     traced(4);
     Fc1TileReady<Shared>::arrive(tile & 1);
+    if (tile == 0) {
+      wait_for_predecessor();  // so that its successor may start
+      trace(s, Phase::kFc1Backward, 3, tid == 0);
+    }
+    arrived.dh.wait(tile);
     multiply_terms<true, Shared::kDhTerm, Shared::kColumnTerm, 16 * 16, 16 * 16>(
         sums, wgmma_operand(base + stage + first_units, 8 * 16, Shared::kDhChunk),
         wgmma_operand(base + stage + Shared::kA2, 8 * 16, Shared::kColumnChunk));
   }
   add();
 
+  const float scale_of_sums = a2_scale * s.scales[kDhScale];
   float largest = 0;  // weight
 #pragma unroll
   for (int i = 0; i < 16; ++i) {
@@ -190,7 +193,7 @@ __device__ __forceinline__ void fc1_dgrad_terms(const State& s, unsigned char* s
     fetch_rows<Shared::kSamplesPerTile, kFc1Columns, Shared::kRowPitch, kRoleThreads>(
         base + Shared::stage(tile) + Shared::kPooledZ2, static_cast<const float*>(s.pooled_z2) + column0, kFeatures,
         s.batch, tid, first);
-    arrived[tile].arrive_after_copies();
+    arrived.pooled_z2[tile].arrive_after_copies();
   };
   const auto fetch_dh = [&](int tile) {
     if (tid == 0) fetch_dh_tile<Shared>(s, base, arrived, tile);
@@ -222,7 +225,7 @@ __device__ __forceinline__ void fc1_dgrad_terms(const State& s, unsigned char* s
       fetch_pooled(tile + 1);
       fetch_dh(tile + 1);
     }
-    arrived.wait(tile);  // it has: wgrad waited for it
+    arrived.dh.wait(tile);
     traced(2);
     const int stage = Shared::stage(tile);
     float sums[2][16];
@@ -270,7 +273,7 @@ __global__ void __launch_bounds__(Fc1BackwardTermsShared::kThreads, 1) fc1_backw
   extern __shared__ __align__(128) unsigned char shared[];
   __shared__ Fc1BackwardTermsShared::Arrived arrived;
   trace(s, Phase::kFc1Backward, 0, threadIdx.x == 0);
-  if (threadIdx.x < Fc1BackwardTermsShared::kStages) arrived.stages[threadIdx.x].init(kRoleThreads + 1);
+  if (threadIdx.x < Fc1BackwardTermsShared::kStages) arrived.init(threadIdx.x, kRoleThreads);
   const float fc1_scale = s.fc1_scales[blockIdx.x];
   __syncthreads();  // the barriers are ready, and no thread reads the scale any more, which wgrad overwrites
   if (uniform(threadIdx.x / kRoleThreads) == 0)

@@ -29,6 +29,16 @@ struct Fc1WgmmaTile {
   static constexpr int kDgradFixed = sizeof(float[32]) + sizeof(float[kRoleThreads / 32][2][32]);
 };
 
+// Of a tile's copies. a2 can be made before dh is there.
+template <int kStages>
+struct Fc1Arrived {
+  Ring<kStages> pooled_z2, dh;
+  __device__ __forceinline__ void init(int stage, int copying_threads) {
+    pooled_z2.stages[stage].init(copying_threads);
+    dh.stages[stage].init(1);
+  }
+};
+
 struct Fc1BackwardWgmmaShared : Fc1WgmmaTile {
   static constexpr int kCopyThreads = 64, kThreads = kConvThreads + kCopyThreads;
   static constexpr int kStages = 3, kMasterPitch = 32 * 4 + 32;  // 32 floats of a hidden unit
@@ -48,9 +58,9 @@ struct Fc1BackwardWgmmaShared : Fc1WgmmaTile {
   static constexpr int kDhBytes = sizeof(Stage::dh), kPooledZ2 = offsetof(Stage, pooled_z2), kA2 = offsetof(Stage, a2),
                        kWeights = offsetof(Memory, weights), kMaster = offsetof(Memory, master);
   static constexpr int kBytes = sizeof(Memory);
-  using Arrived = Ring<kStages>;  // of a tile's copies
+  using Arrived = Fc1Arrived<kStages>;
   static constexpr int kFixed = sizeof(Arrived) + kDgradFixed;
-  static __device__ __forceinline__ int stage(int tile) { return Arrived::stage(tile) * int(sizeof(Stage)); }
+  static __device__ __forceinline__ int stage(int tile) { return Ring<kStages>::stage(tile) * int(sizeof(Stage)); }
 };
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -66,9 +76,9 @@ using Fc1Dgrad = NamedBarrier<4, kRoleThreads>;
 
 // Starts copying dh of a tile, by one thread.
 template <class Shared>
-__device__ __forceinline__ void fetch_dh_tile(const State& s, std::uint32_t base, Ring<Shared::kStages>& arrived,
+__device__ __forceinline__ void fetch_dh_tile(const State& s, std::uint32_t base, typename Shared::Arrived& arrived,
                                               int tile) {
-  MBarrier& barrier = arrived[tile];
+  MBarrier& barrier = arrived.dh[tile];
   barrier.expect(Shared::kDhBytes);
   copy_bulk(base + Shared::stage(tile), static_cast<const char*>(s.dh) + std::size_t(tile) * Shared::kDhBytes,
             Shared::kDhBytes, barrier);
@@ -110,9 +120,6 @@ __device__ __forceinline__ void fc1_weight_gradient_wgmma(const State& s, unsign
                                         (row + k * kRowsAtOnce) * 16 + chunk * 4) = pairs[n];
   }
   copy_async_wait<0>();
-  wait_for_predecessor();  // so that its successor may start
-  trace(s, Phase::kFc1Backward, 3, tid == 0);
-  if constexpr (P::kScaled) scale_of_sums *= s.scales[kDhScale], to_stored = inverse_of(s.scales[kNextFc1Scale]);
 
   const int tiles = (s.batch + Shared::kSamplesPerTile - 1) / Shared::kSamplesPerTile;
   const int my_chunk = chunk * Shared::kColumnChunk + row * 16;
@@ -123,7 +130,7 @@ __device__ __forceinline__ void fc1_weight_gradient_wgmma(const State& s, unsign
     const int stage = Shared::stage(tile);
     const TracedItem traced(s, Phase::kFc1Backward, {.first = 16, .points = 8, .from = 8, .to = 12}, tile, tid == 0);
     traced(0);
-    arrived.wait(tile);
+    arrived.pooled_z2.wait(tile);
     traced(1);
 #pragma unroll
     for (int k = 0; k < 2; ++k) {
@@ -139,6 +146,11 @@ __device__ __forceinline__ void fc1_weight_gradient_wgmma(const State& s, unsign
     Fc1Wgrad::sync();  // a2 is complete
     traced(4);
     Fc1TileReady<Shared>::arrive(tile & 1);
+    if (tile == 0) {
+      wait_for_predecessor();  // so that its successor may start
+      trace(s, Phase::kFc1Backward, 3, tid == 0);
+    }
+    arrived.dh.wait(tile);
     const std::uint64_t units = wgmma_operand(base + stage + first_units, 8 * 16, Shared::kDhChunk);
     const std::uint64_t columns = wgmma_operand(base + stage + Shared::kA2, 8 * 16, Shared::kColumnChunk);
     wgmma_fence();
@@ -149,8 +161,10 @@ __device__ __forceinline__ void fc1_weight_gradient_wgmma(const State& s, unsign
   }
   wgmma_wait<0>();
   wgmma_results(dw);
-  if constexpr (P::kScaled)
+  if constexpr (P::kScaled) {
+    scale_of_sums *= s.scales[kDhScale], to_stored = inverse_of(s.scales[kNextFc1Scale]);
     for (float& sum : dw) sum *= scale_of_sums;
+  }
 
   float largest = 0;  // weight
 #pragma unroll
@@ -205,7 +219,7 @@ __device__ __forceinline__ void fc1_dgrad_wgmma(const State& s, unsigned char* s
       pooled_z2[upper] = *reinterpret_cast<const uint4*>(at + Shared::kPooledZ2);
       a2[upper] = *reinterpret_cast<const uint4*>(at + Shared::kA2);
     }
-    arrived.wait(tile);  // it has: wgrad waited for it
+    arrived.dh.wait(tile);
     traced(2);
     const std::uint64_t samples =
         wgmma_operand(base + stage + warp / 4 * 64 * 16, Shared::kDhChunk, 8 * 16);  // this warpgroup's
@@ -258,7 +272,7 @@ __device__ __forceinline__ void fc1_copies_wgmma(const State& s, unsigned char* 
     fetch_rows<Shared::kSamplesPerTile, kFc1Columns, 16, Shared::kCopyThreads, Shared::kColumnChunk>(
         base + Shared::stage(tile) + Shared::kPooledZ2,
         static_cast<const T*>(s.pooled_z2) + std::size_t(first) * kFeatures + column0, kFeatures, s.batch - first, tid);
-    arrived[tile].arrive_after_copies();
+    arrived.pooled_z2[tile].arrive_after_copies();
   };
   const auto fetch_dh = [&](int tile) {
     if (tid == 0) fetch_dh_tile<Shared>(s, base, arrived, tile);
@@ -285,8 +299,7 @@ __global__ void __launch_bounds__(Fc1BackwardWgmmaShared::kThreads, 1) fc1_backw
   extern __shared__ __align__(128) unsigned char shared[];
   __shared__ Fc1BackwardWgmmaShared::Arrived arrived;
   trace(s, Phase::kFc1Backward, 0, threadIdx.x == 0);
-  if (threadIdx.x < Fc1BackwardWgmmaShared::kStages)
-    arrived.stages[threadIdx.x].init(Fc1BackwardWgmmaShared::kCopyThreads + 1);
+  if (threadIdx.x < Fc1BackwardWgmmaShared::kStages) arrived.init(threadIdx.x, Fc1BackwardWgmmaShared::kCopyThreads);
   __syncthreads();
   const int role = uniform(threadIdx.x / kRoleThreads), column0 = blockIdx.x * kFc1Columns;
   if (role == 0)

@@ -1267,8 +1267,8 @@ FUSED = [
         (
             "float-dy2-of-the-last-sample-not-stored",
             "boundary",
-            "if (const int sample = tile * Shared::kSamplesPerTile + first_row + row; sample < s.batch)",
-            "if (const int sample = tile * Shared::kSamplesPerTile + first_row + row; sample + 1 < s.batch)",
+            "if (const int sample = tile * Shared::kSamplesPerTile + row + upper * 8; sample < s.batch)",
+            "if (const int sample = tile * Shared::kSamplesPerTile + row + upper * 8; sample + 1 < s.batch)",
         ),
         (
             "small-terms-of-b-left-out",

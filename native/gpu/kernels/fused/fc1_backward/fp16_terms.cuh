@@ -1,8 +1,8 @@
 // fc1_backward in fp32 on Hopper, by wgmma of fp16 terms: see shared/scales.cuh.
 //
-// It computes what mma.cuh says, and its roles and operands are those of wgmma.cuh. dh comes from head as terms, the
-// weights lie in memory as terms, a2 becomes terms here. Where two neighbours are an operand's columns, they are
-// features four apart (fc1_place()): so lanes find their floats in shared memory without bank conflicts.
+// It computes what mma.cuh says, and its roles and operands are those of wgmma.cuh, but dgrad starts the copies: three
+// roles would have too few registers. dh comes from head as terms, the weights lie in memory as terms, a2 becomes terms
+// here. Neighbours in the weights' terms are features four apart (fc1_place()), and so they are in a2's.
 //
 // Each product is three: small terms by big ones, big by small, big by big. The tensor cores truncate as they add; so
 // the small products come first, the big ones are cut into two sums of four k-steps, and both leave the tensor cores
@@ -22,12 +22,14 @@ struct Fc1BackwardTermsShared : Fc1WgmmaTile {
   static constexpr int kRowPitch = kFc1Columns * 4 + 16;  // floats of a sample: rows next to each other in other banks
   struct Stage {
     unsigned char dh[2 * kDhTerm];
-    unsigned char pooled_z2[kSamplesPerTile * kRowPitch];  // and dy2, once it is made
+    unsigned char pooled_z2[kSamplesPerTile * kRowPitch];
     unsigned char a2[2 * kColumnTerm];
   };
   struct Memory {
     Stage stages[kStages];
-    unsigned char weights[2 * kColumnTerm];  // a row a hidden unit
+    // A row a hidden unit, for dgrad, in such an order that a lane's sums are features 4t .. 4t + 3 and 16 more: each
+    // four are 16 bytes of dy2.
+    unsigned char weights[2 * kColumnTerm];
   };
   static_assert(sizeof(Stage) % 16 == 0);
   static constexpr int kDhBytes = sizeof(Stage::dh), kPooledZ2 = offsetof(Stage, pooled_z2), kA2 = offsetof(Stage, a2),
@@ -72,18 +74,17 @@ __device__ __forceinline__ void fc1_weight_gradient_terms(const State& s, unsign
   const auto at = [&](int n, int u, int k) { return at0 + std::size_t(u * 8) * kFeatures + n * 8 + k * 4; };
   float* const master = s.parameters + kParameters[kFc1Weight].offset;
 
-  constexpr int kRowChunks = 2 * Shared::kColumnChunks;  // chunk % 4 of term chunk / 4
-  static_assert(kRowChunks == 8);
+  // A thread takes this chunk of a term's rows.
+  constexpr int kRowChunks = 2 * Shared::kColumnChunks, kRowsAtOnce = kRoleThreads / kRowChunks;
+  static_assert(kRowChunks == 8 && 4 * kRowsAtOnce == kHidden);
+  const int term = tid % kRowChunks / Shared::kColumnChunks, chunk = tid % Shared::kColumnChunks;
+  uint4 terms[4];
 #pragma unroll
-  for (int i = tid; i < kHidden * kRowChunks; i += kRoleThreads) {
-    const int chunk = i % kRowChunks, unit = i / kRowChunks, term = chunk / Shared::kColumnChunks,
-              column = chunk % Shared::kColumnChunks;
-    copy_async_16(base + Shared::kWeights + term * Shared::kColumnTerm + column * Shared::kColumnChunk + unit * 16,
-                  static_cast<const __half*>(s.fc1_terms) + fc1_term_at(term, unit, column0 + column * 8));
-  }
-  copy_async_commit();
+  for (int k = 0; k < 4; ++k)
+    terms[k] =
+        *reinterpret_cast<const uint4*>(static_cast<const __half*>(s.fc1_terms) +
+                                        fc1_term_at(term, tid / kRowChunks + k * kRowsAtOnce, column0 + chunk * 8));
   const float a2_scale = a2_terms_scale(s, lane);
-  const int chunk = tid % Shared::kColumnChunks;
   float weights[16], scale[8], shift[8];
 #pragma unroll
   for (int i = 0; i < 16; ++i) weights[i] = master[at(i / 4, i / 2 % 2, i % 2)];
@@ -94,7 +95,16 @@ __device__ __forceinline__ void fc1_weight_gradient_terms(const State& s, unsign
     shift[i] = s.bn2.shift(channel) * inverse_of(a2_scale);
   }
   const float rate = *s.learning_rate;
-  copy_async_wait<0>();
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    const std::uint32_t words[4] = {terms[k].x, terms[k].y, terms[k].z, terms[k].w};  // two features each, four apart
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      *reinterpret_cast<std::uint32_t*>(shared + Shared::kWeights + term * Shared::kColumnTerm +
+                                        (chunk / 2 * 2 + i / 2) * Shared::kColumnChunk +
+                                        (tid / kRowChunks + k * kRowsAtOnce) * 16 + (chunk % 2 * 2 + i % 2) * 4) =
+          __byte_perm(words[i / 2 * 2], words[i / 2 * 2 + 1], i % 2 == 0 ? 0x5410 : 0x7632);
+  }
 
   const int tiles = (s.batch + Shared::kSamplesPerTile - 1) / Shared::kSamplesPerTile;
   const int first_units = warp / 4 * (kHidden / 16) * Shared::kDhChunk;  // of dh's chunks, this warpgroup's
@@ -200,7 +210,7 @@ __device__ __forceinline__ void fc1_dgrad_terms(const State& s, unsigned char* s
   };
   for (int tile = 0; tile < min(tiles, 2); ++tile) fetch_pooled(tile);
   const Bn2Operand bn2{s.bn2.values + column0 % kConv2Channels};
-  const auto column = [&](int i) { return i / 2 * 8 + i % 2 * 4 + t; };  // of a lane's 8 values of a row
+  const auto column = [&](int i) { return i / 4 * 16 + t * 4 + i % 4; };  // of a lane's 8 values of a row
   float scale[8], shift[8], mean[8], sum[8] = {}, sum_xhat[8] = {}, largest = 0;
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
@@ -214,9 +224,10 @@ __device__ __forceinline__ void fc1_dgrad_terms(const State& s, unsigned char* s
   for (int tile = 0; tile < min(tiles, 2); ++tile) fetch_dh(tile);
   const float scale_of_sums = s.scales[kDhScale] * fc1_scale;
 
-  const int first_row = warp * 16;
+  const int row = warp * 16 + g;  // and row + 8
+  float* to = static_cast<float*>(s.dy2) + std::size_t(row) * kFeatures + column0 + column(0);
 #pragma unroll 1
-  for (int tile = 0; tile < tiles; ++tile) {
+  for (int tile = 0; tile < tiles; ++tile, to += Shared::kSamplesPerTile * kFeatures) {
     const TracedItem traced(s, Phase::kFc1Backward, {.first = 48, .points = 8, .from = 8, .to = 10}, tile, tid == 0);
     traced(0);
     Fc1TileReady<Shared>::sync(tile & 1);  // a2 is made, and wgrad is done with the last tile
@@ -236,28 +247,28 @@ __device__ __forceinline__ void fc1_dgrad_terms(const State& s, unsigned char* s
 #pragma unroll
     for (int i = 0; i < 2; ++i) wgmma_results(sums[i]);
     traced(3);
-    auto* const rows = shared + stage + Shared::kPooledZ2 + first_row * Shared::kRowPitch;
 #pragma unroll
-    for (int upper = 0; upper < 2; ++upper)
+    for (int upper = 0; upper < 2; ++upper) {
+      const auto* cells =
+          reinterpret_cast<const float4*>(shared + stage + Shared::kPooledZ2 + (row + upper * 8) * Shared::kRowPitch);
+      const float4 low = cells[column(0) / 4], high = cells[column(4) / 4];
+      const float z[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+      float x[8];
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
-        float& place = *reinterpret_cast<float*>(rows + (g + upper * 8) * Shared::kRowPitch + column(i) * 4);
         const int k = i / 2 * 4 + upper * 2 + i % 2;
-        const float z = place, y = scale_of_sums * (sums[0][k] + sums[1][k]);
-        const float x = fmaf(scale[i], z, shift[i]) > 0.f ? y : 0.f;
-        place = x;
-        sum[i] += x;
-        sum_xhat[i] = fmaf(x, z - mean[i], sum_xhat[i]);
-        largest = fmaxf(largest, fabsf(x));
+        const float y = scale_of_sums * (sums[0][k] + sums[1][k]);
+        x[i] = fmaf(scale[i], z[i], shift[i]) > 0.f ? y : 0.f;
+        sum[i] += x[i];
+        sum_xhat[i] = fmaf(x[i], z[i] - mean[i], sum_xhat[i]);
+        largest = fmaxf(largest, fabsf(x[i]));
       }
-    traced(4);
-    __syncwarp();  // dy2 leaves in rows of 128 bytes, eight lanes each
+      if (const int sample = tile * Shared::kSamplesPerTile + row + upper * 8; sample < s.batch)
 #pragma unroll
-    for (int row = lane / 8; row < 16; row += 4)
-      if (const int sample = tile * Shared::kSamplesPerTile + first_row + row; sample < s.batch)
-        __stwb(reinterpret_cast<float4*>(static_cast<float*>(s.dy2) + std::size_t(sample) * kFeatures + column0) +
-                   lane % 8,
-               reinterpret_cast<const float4*>(rows + row * Shared::kRowPitch)[lane % 8]);
+        for (int i = 0; i < 8; i += 4)
+          __stwb(reinterpret_cast<float4*>(to + upper * 8 * kFeatures + i * 4),
+                 make_float4(x[i], x[i + 1], x[i + 2], x[i + 3]));
+    }
   }
 
   store_dy2_sums<P, Fc1Dgrad>(s, warp_sums, warp, sum, sum_xhat, column, largest, 1.f, inv_sigma, column0, warp, lane);

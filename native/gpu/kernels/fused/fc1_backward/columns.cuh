@@ -72,18 +72,27 @@ __device__ __forceinline__ void store_dy2_sums(const State& s, float (&warp_sums
                                                float largest, float dy2_scale, const float (&inv_sigma)[32],
                                                int column0, int warp, int lane) {
   const int tid = threadIdx.x, g = fragment_place(lane).g;
+  // The lanes of equal t add up. With each step a lane keeps half of its values, adds another lane's to them, and gives
+  // that one the other half.
+  static_assert(kValues % 4 == 0);
+  const auto keep_half = [lane](auto& values, int n, int mask) {
+    const bool upper = lane & mask;
 #pragma unroll
-  for (int i = 0; i < kValues; ++i) {
+    for (int i = 0; i < kValues; ++i)
+      if (i < n) {
+        const float low = values[i], high = values[i + n];
+        values[i] = (upper ? high : low) + __shfl_xor_sync(0xffffffffu, upper ? low : high, mask);
+      }
+  };
+  float values[2 * kValues];
 #pragma unroll
-    for (int mask = 4; mask < 32; mask <<= 1) {
-      sum[i] += __shfl_xor_sync(0xffffffffu, sum[i], mask);
-      sum_xhat[i] += __shfl_xor_sync(0xffffffffu, sum_xhat[i], mask);
-    }
-    if (g == 0) {
-      warp_sums[group][0][column(i)] = sum[i];
-      warp_sums[group][1][column(i)] = sum_xhat[i];
-    }
-  }
+  for (int i = 0; i < kValues; ++i) values[i] = sum[i], values[kValues + i] = sum_xhat[i];
+  keep_half(values, kValues, 4);
+  keep_half(values, kValues / 2, 8);
+  keep_half(values, kValues / 4, 16);
+#pragma unroll
+  for (int i = 0; i < kValues / 4; ++i)
+    warp_sums[group][g & 1][column((g >> 1 & 1) * (kValues / 2) + (g >> 2) * (kValues / 4) + i)] = values[i];
   if constexpr (P::kFp16Terms > 0 || P::kScaled) {
     static_assert(kGradientWarps == kRoleThreads / 32);
     largest = warp_max(largest);

@@ -1217,8 +1217,8 @@ FUSED = [
         (
             "scale-of-the-first-half-only",
             "state",
-            "if (blockIdx.x == 0 && blockIdx.y < 2) {",
-            "if (blockIdx.x == 0 && blockIdx.y < 1) {",
+            "const bool leaves = blockIdx.x == 0 && blockIdx.y < 2;",
+            "const bool leaves = blockIdx.x == 0 && blockIdx.y < 1;",
         ),
         precision="bf16",
     ),
@@ -1228,8 +1228,8 @@ FUSED = [
         (
             "mean-without-what-rounding-took",
             "rounding",
-            "to.mean_rest(0) = float(mean - double(float(mean)));",
-            "to.mean_rest(0) = 0.f;",
+            "s.bn2.mean_rest(channel) = float(mean - double(bn.mean));",
+            "s.bn2.mean_rest(channel) = 0.f;",
         ),
         precision="fp32",
     ),
@@ -1346,8 +1346,8 @@ FUSED = [
         (
             "bound-of-half-of-the-cells",
             "scale from a part",
-            "i < 2 * kCells2 * kGradientWarps; i += kConvThreads)",
-            "i < kCells2 * kGradientWarps; i += kConvThreads)",
+            "i < s.dy2_maxima; i += kConvThreads)",
+            "i < s.dy2_maxima / 2; i += kConvThreads)",
         ),
         precision="fp32",
     ),
@@ -1468,7 +1468,7 @@ FUSED = [
     *of(
         "native/gpu/kernels/fused/conv2_backward/bn2_backward.cuh",
         (),
-        ("gradient-in-another-unit", "unit", "    bn.scale[tid] *= d_scale;\n", ""),
+        ("gradient-in-another-unit", "unit", "bn.scale[tid] * inverse * d_scale", "bn.scale[tid] * inverse"),
         precision="tf32",
     ),
     *of(
@@ -2228,8 +2228,65 @@ GAPS = [
     *of(
         "native/gpu/engines/fused/steps.cpp",
         ("test_engine_state.py -k 'large_batch and {spec}'",),
-        ("terms-from-before-small-batches", "stale copy", "make_fc1_terms(step.state);", "(void)step;"),
+        ("terms-from-before-small-batches", "stale copy", "copy_fc1(step.state);", "(void)step;"),
         precision="fp32",
+    ),
+    *of(
+        "native/gpu/engines/fused/steps.cpp",
+        ("test_engine_state.py -k 'large_batch and {spec}'",),
+        (
+            "copy-from-before-large-batches",
+            "stale copy",
+            "? step.plan[Phase::kFc1Backward].wgmma : step.plan.with_fc",
+            "? step.plan[Phase::kFc1Backward].wgmma : true",
+        ),
+        precision="bf16",
+    ),
+    *of(
+        "native/gpu/kernels/fused/fc.cuh",
+        ("ctest test_fused_fc", "test_engines.py -m gpu -k '{spec} and smaller_batch'"),
+        ("weights-before-they-arrive", "race", "  sums.weights.wait(0);\n", ""),
+        ("dh-before-it-arrives", "race", "  sums.dh.wait_for_cluster(0);", "  __syncthreads();"),
+        (
+            "second-sample-of-a-block-left-out",
+            "boundary",
+            "constexpr int kFcSlots = kFcRows / kFcRanks;",
+            "constexpr int kFcSlots = 1;",
+        ),
+        ("zeros-behind-the-cells-forgotten", "stale", "if (tid < kFcRows)\n", "if (tid < 0)\n"),
+        ("sums-of-128-blocks", "boundary", "for (int k = 0; k < 3; ++k)", "for (int k = 0; k < 2; ++k)"),
+        ("cell-by-the-wrong-warp", "layout", "(cell + n * kWarps) * 16 + t * 4", "(cell + n) * 16 + t * 4"),
+        ("next-image-of-this-batch", "state", "graph_step + 1) * s.batch + image", "graph_step) * s.batch + image"),
+        precision="bf16",
+    ),
+    *of(
+        "native/gpu/kernels/fused/fc.cuh",
+        ("ctest test_fused_fc",),
+        (
+            "dy2-by-half-of-the-units",
+            "scale from a part",
+            "scale_of(float(kHidden) * largest_dh * of_fc1)",
+            "scale_of(0.5f * kHidden * largest_dh * of_fc1)",
+        ),
+        precision="tf32",
+    ),
+    *of(
+        "native/gpu/kernels/fused/update/fc1.cuh",
+        ("ctest test_fused_update",),
+        ("last-samples-left-out", "boundary", "first < s.batch; first += 16", "first + 15 < s.batch; first += 16"),
+        ("copy-in-the-order-of-fc1", "layout", "fc1_chunk_at(hidden + g + 8 * i,", "fc1_chunk_at(hidden + g,"),
+        precision="bf16",
+    ),
+    *of(
+        "native/gpu/kernels/fused/update/fc1.cuh",
+        ("ctest test_fused_update",),
+        (
+            "largest-of-half-of-the-columns",
+            "scale from a part",
+            "fmaxf(scratch.largest[tid], scratch.largest[tid + kGradientWarps])",
+            "scratch.largest[tid]",
+        ),
+        precision="tf32",
     ),
     *of(
         "native/gpu/engines/fused/engine.cpp",

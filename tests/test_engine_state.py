@@ -134,15 +134,17 @@ def test_goes_on_from_its_own_parameters(make_engine, spec):
 
 @FUSED
 def test_large_batch_after_small_ones(make_engine, spec):
-    """Kernels of large batches read what those of small ones do not: the bits of an engine given the weights."""
+    """Kernels of large batches read what those of small ones do not, and vice versa: as an engine given the weights."""
     images, labels = cases.mixed(300), cases.labels(300)
     engine, other = make_engine(*spec), make_engine(*spec)
-    engine.set_parameters(cases.signed_weights())
     for each in (engine, other):
         each.set_dataset(images, labels)
-    engine.train(np.arange(20), 5, 0.01)
-    other.set_parameters(engine.parameters)
-    assert training_bits(engine, np.arange(300), 300, 0.01) == training_bits(other, np.arange(300), 300, 0.01)
+    for before, then in ((5, 300), (300, 5)):
+        engine.set_parameters(cases.signed_weights())
+        engine.train(np.arange(4 * before) % 300, before, 0.01)
+        other.set_parameters(engine.parameters)
+        order = np.arange(then)
+        assert training_bits(engine, order, then, 0.01) == training_bits(other, order, then, 0.01)
 
 
 @ALL

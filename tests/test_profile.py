@@ -18,6 +18,7 @@ from mnist_cuda.engine.model import init_parameters
 
 BATCH = 24
 FUSED = ["conv_forward", "fc1_forward", "head", "fc1_backward", "conv2_backward", "update"]
+WITH_FC = ["conv_forward", "fc", "conv2_backward", "update"]  # of small batches in 16 bits on Hopper
 CPU = ["prepare", "conv_forward", "linear_forward", "linear_backward", "conv_backward", "update"]
 LAYERS = [
     "gather",
@@ -51,7 +52,8 @@ def test_ops_of_every_engine(make_engine, which):
     before, statistics = engine.parameters, engine.statistics
     ops = engine.profile(BATCH, 7)
     phases = list(dict.fromkeys(op.phase for op in ops))
-    assert [phase for phase in phases if phase != "backward"] == PHASES.get(name, LAYERS)
+    expected = [WITH_FC] if name == "fused" and "fc" in phases else [PHASES.get(name, LAYERS)]
+    assert [phase for phase in phases if phase != "backward"] in expected
     assert len({(op.phase, op.op) for op in ops}) == len(ops)
     assert all(op.us > 0 and op.bytes >= 0 and op.flops >= 0 for op in ops)
     steps = len(ops[0].spans)

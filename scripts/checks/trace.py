@@ -23,6 +23,7 @@ from statistics import median
 from checks.runner import BUILD, Problem, build_with
 
 PHASES = ("conv_forward", "fc1_forward", "head", "fc1_backward", "conv2_backward", "update")
+WITH_FC = ("conv_forward", "fc", "conv2_backward", "update")  # fc's points have fc1_forward's number
 WAITED, FIRST_OF_ITEMS = 1, 16  # points
 ROLES = {0: (40,), 3: (48,), 4: (32, 48)}  # where the points of a phase's other roles begin, by their TracedItems
 
@@ -42,6 +43,7 @@ def times(passages: Passages) -> list[str]:
     """A line for each point of a phase: when blocks pass it after the first one has waited for conv_forward's start."""
     steps = sorted({step for step, _ in passages[0, WAITED]})
     starts = {step: min(ns for (k, _), (ns, _) in passages[0, WAITED].items() if k == step) for step in steps}
+    names = [*PHASES[:1], PHASES[1] if any(phase == 2 for phase, _ in passages) else WITH_FC[1], *PHASES[2:]]
     lines = []
     for phase, point in sorted(key for key in passages if key[1] < FIRST_OF_ITEMS):
         of_steps = [
@@ -50,7 +52,7 @@ def times(passages: Passages) -> list[str]:
         ]
         first, middle, last = (median(of(us) for us in of_steps if us) for of in (min, median, max))
         blocks = max(map(len, of_steps))
-        lines.append(f"{PHASES[phase]:14} {point:2}  {first:8.2f} {middle:8.2f} {last:8.2f}  {blocks} blocks")
+        lines.append(f"{names[phase]:14} {point:2}  {first:8.2f} {middle:8.2f} {last:8.2f}  {blocks} blocks")
     return lines
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from checks.trace import PHASES, WAITED
+from checks.trace import PHASES, WAITED, WITH_FC
 from pages.records import ROOT
 
 from mnist_cuda.judge.access_picture import SECTOR_LEGEND, Picture, draw_banks, draw_sectors, sectors_of
@@ -562,15 +562,16 @@ def traced(batch: int) -> tuple[dict[str, dict[int, tuple[float, float]]], dict[
 
 def time_line(batches: tuple[int, int] = (64, 4096)) -> Picture:
     """When the kernels of a step run."""
-    picture, said, y = Picture("The six kernels of a step over time", ""), [], 14.0
+    picture, said, y = Picture("The kernels of a step over time", ""), [], 14.0
     for batch in batches:
         points, _ = traced(batch)
+        phases = WITH_FC if WITH_FC[1] in points else PHASES
         ends = {phase: max(at[1] for n, at in of.items() if n > WAITED) for phase, of in points.items()}
-        begin, end = points[PHASES[0]][0][0], ends[PHASES[-1]]
+        begin, end = points[phases[0]][0][0], ends[phases[-1]]
         scale, times = 290 / (end - begin), []
         picture.text(8, y, f"{batch:,} images", "b")
         picture.text(392, y, f"{end:.0f} µs", "s e")
-        for k, phase in enumerate(PHASES):
+        for k, phase in enumerate(phases):
             y += 20
             picture.text(8, y + 8, phase, "s")
             if phase in points:
@@ -578,7 +579,7 @@ def time_line(batches: tuple[int, int] = (64, 4096)) -> Picture:
                 picture.box(102 + scale * (early - begin), y - 2, scale * (start - early), 13, "half")
                 style = "on"
             else:  # it has no trace points
-                start, last, style = ends[PHASES[k - 1]], points[PHASES[k + 1]][WAITED][0], "off"
+                start, last, style = ends[phases[k - 1]], points[phases[k + 1]][WAITED][0], "off"
             picture.box(102 + scale * (start - begin), y - 2, scale * (last - start), 13, style)
             times.append(f"{phase} from {start:.3g} to {last:.3g}")
         said.append(f"{batch:,} images per step, in microseconds: {', '.join(times)}.")

@@ -105,7 +105,7 @@ std::span<const EngineRow> engines() {
        cudnn_unavailable,
        MNIST_IF_CUDA(create_cudnn)},
       {{.name = "fused",
-        .summary = "six kernels of our own per step",
+        .summary = "four or six kernels of our own per step",
         .device = "cuda",
         .precisions = {kFp32, kTf32, kBf16},
         .auto_priority = 1,

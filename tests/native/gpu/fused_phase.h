@@ -360,7 +360,7 @@ struct Case {
 
   PhaseMemory memory() const { return {precision, gpu, plan, batch, fused::overlaps(rows)}; }
   void launch(Phase phase, const State& s, cudaStream_t stream) const {
-    const bool of_step = std::ranges::find(fused::kStepPhases, phase) != fused::kStepPhases.end();
+    const bool of_step = plan[phase].one.kernel;
     fused::launch(of_step ? plan[phase] : fused::row_of(rows, phase), s, kGraphStep, stream);
   }
   bool scales_conv2() const { return scaled(precision) || (gpu.wgmma && fp16_terms(precision) > 0); }
@@ -404,7 +404,7 @@ void for_every_size(Phase phase, const std::vector<Cut>& cuts, Test test, int em
       }
       std::vector<KernelRow> rows(all.begin(), all.end());
       rows[std::size_t(&size - all.data())].min_batch = 0;  // small batches may have it, too
-      const bool of_hopper = size.wgmma || size.layout != Layout::kPixels;
+      const bool of_hopper = size.wgmma || size.layout != Layout::kPixels || size.phase == Phase::kUpdateWithFc1;
       const bool of_all = phase == Phase::kHead || phase == Phase::kUpdate;  // they do what the others want
       const std::size_t before = cases.size();
       for (const bool wgmma : {true, false})
@@ -415,7 +415,9 @@ void for_every_size(Phase phase, const std::vector<Cut>& cuts, Test test, int em
           for (const int limit : limits) {
             if (wgmma && limit < shared) break;  // every Hopper has all of it
             const Limits gpu{cut.multiprocessors, limit, wgmma};
-            const auto plan = fused::plan_for(rows, gpu, cut.batch);
+            auto plan = fused::plan_for(rows, gpu, cut.batch);
+            const auto neighbours = {Phase::kFc, Phase::kConv2Backward, Phase::kUpdateWithFc1};
+            if (plan) plan->with_fc &= std::ranges::find(neighbours, phase) != neighbours.end();
             if (!plan || !(of_all || takes(*plan, size))) continue;
             cases.push_back(
                 {precision, all, gpu, *plan, cut.batch, Random(unsigned(1000 * cut.multiprocessors + cut.batch)),
@@ -527,14 +529,14 @@ struct Fc1Terms {
       }
   }
   void give(PhaseMemory& memory) const {
-    memory.give_fp16(memory.state().fc1_terms, terms);
+    memory.give_fp16(memory.state().fc1_copy, terms);
     memory.give_as(memory.state().fc1_scales, scales);
   }
   void check(PhaseMemory& memory, const std::string& where) const {
     check_equal("fc1_scales", where, {{"group", fused::kFc1Groups}},
                 memory.result(memory.state().fc1_scales, fused::kFc1Groups), scales);
-    check_equal("fc1_terms", where, {{"term", 2}, {"hidden unit", kHidden}, {"place", kFeatures}},
-                memory.fp16_result(memory.state().fc1_terms, std::int64_t(terms.size())), terms);
+    check_equal("fc1_copy", where, {{"term", 2}, {"hidden unit", kHidden}, {"place", kFeatures}},
+                memory.fp16_result(memory.state().fc1_copy, std::int64_t(terms.size())), terms);
   }
 };
 

@@ -42,7 +42,7 @@ struct Units {
 // bn2's operand and what its backward makes of it.
 struct Bn2 {
   std::vector<double> scale, shift, mean, mean_rest, inv_sigma, gamma, beta;
-  std::vector<double> sums;  // (2, cells, channels)
+  std::vector<double> sums;  // (2, cells, channels); of fc fewer rows than cells, NaN behind them
   double dbeta[kConv2Channels] = {}, dgamma[kConv2Channels] = {};
   float alpha[kConv2Channels], kappa[kConv2Channels];
 
@@ -57,10 +57,14 @@ struct Bn2 {
     inv_sigma = floats(kConv2Channels, 0.5, 1), gamma = floats(kConv2Channels, -1.5, 1.5);
     beta = floats(kConv2Channels, -0.5, 0.5);
     scale[kNoScale] = gamma[kNoScale] = 0;
-    const double of_cell = 0.5 / s.inv_n2 / fused::kCells2;  // so that their means are not small against dy2
+    const double of_cell = 0.5 / s.inv_n2 / s.dy2_sum_rows;  // so that their means are not small against dy2
     sums = floats(2 * kFeatures, -of_cell, of_cell);
     for (int i = 0; i < 2 * kFeatures; ++i) {
       const int c = i % kConv2Channels;
+      if (i % kFeatures >= s.dy2_sum_rows * kConv2Channels) {
+        sums[i] = NAN;
+        continue;
+      }
       sums[i] = float(sums[i] + of_cell * (c % 5 - 2));
       (i < kFeatures ? dbeta : dgamma)[c] += sums[i];
     }
@@ -416,8 +420,8 @@ void test(Case now, bool flat) {
   memory.give_as(s.dy2_sums, bn.sums);
   double next_scale = 0;
   if (storage.terms || storage.scaled) {
-    auto largest = now.random.values(2 * fused::kCells2 * fused::kGradientWarps, 0, 0.5 * inputs.largest_dy2);
-    largest[700] = inputs.largest_dy2;
+    auto largest = now.random.values(s.dy2_maxima, 0, 0.5 * inputs.largest_dy2);
+    largest.end()[-84] = inputs.largest_dy2;
     memory.give_as(s.dy2_max, largest);
     inputs.unit.dz2 = scale_of(bn.largest_dz2(s, inputs.largest_dy2));
     auto weights = now.random.values(fused::kConv2Values / 32, 0, 1);

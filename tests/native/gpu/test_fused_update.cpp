@@ -1,6 +1,8 @@
 // update of `fused` by itself, and what a training starts from (repack_weights and start_bn1): gradients and parameters
 // from the sums that other phases left, conv1's in closed form, and what the next step's kernels read.
-#include "fused_phase.h"
+#include <optional>
+
+#include "fused_fc1.h"
 #include "kernels/fused/shared/pixels.h"
 
 using namespace testing;
@@ -359,10 +361,37 @@ std::vector<double> moments_of_batch(const Samples& samples, const Case& now, in
   return total;
 }
 
+// What fc leaves for fc1's gradient, which comes with the update behind it.
+struct Fc1Gradient {
+  static constexpr double kNextScale = 1.0 / 1024;
+  std::vector<double> dh, a2, master;
+
+  Fc1Gradient(Case& now, PhaseMemory& memory) : master(floats(now.random, kHidden * kFeatures, -0.05, 0.05)) {
+    const State& s = memory.state();
+    const double dh_unit = scaled(now.precision) ? std::ldexp(1.0, -14) : 1,
+                 a2_unit = scaled(now.precision) ? std::ldexp(1.0, -6) : 1;
+    const Inputs inputs(now, memory);
+    const auto scale = floats(now.random, kConv2Channels, 0.5, 1.5), shift = floats(now.random, kConv2Channels, -1, 1);
+    memory.give_as(&s.bn2.scale(0), times(inputs.z2_unit, scale));
+    memory.give_as(&s.bn2.shift(0), shift);
+    for (int i = 0; i < now.batch * kHidden; ++i)
+      dh.push_back(now.random.bits() % 4 ? stored(now.precision, now.random.uniform(-1, 1), dh_unit) : 0);
+    memory.give_stored(s.dh, dh, dh_unit);
+    memory.give_as(s.parameters + kParameters[kFc1Weight].offset, master);
+    if (scaled(now.precision)) {
+      memory.give_scale(fused::kA2Scale, a2_unit);
+      memory.give_scale(fused::kDhScale, dh_unit);
+    }
+    a2 = a2_of(now, inputs.pooled_z2, scale, shift, a2_unit);
+  }
+};
+
 void test_update(Case now) {
   PhaseMemory memory = now.memory();
   const State& s = memory.state();
-  const int blocks = now.plan.conv2_backward_blocks, head_blocks = now.plan.head_blocks;
+  const int blocks = now.plan.conv2_backward_blocks, head_blocks = s.head_blocks;
+  std::optional<Fc1Gradient> fc1;
+  if (now.plan.with_fc) fc1.emplace(now, memory);
   const Samples samples(now.random, now.batch);
   const auto moments = moments_of_batch(samples, now, kGraphStep),
              next = moments_of_batch(samples, now, kGraphStep + 1);
@@ -403,15 +432,19 @@ void test_update(Case now) {
   memory.give_as(s.head_sums, head_sums);
   memory.give(s.moment_sums, moment_sums);
   memory.give(s.moments, copies);
-  const double fc1_scale = std::ldexp(1.0, -10);
+  const double fc1_scale = Fc1Gradient::kNextScale;
   if (now.scales_conv2()) memory.give_scale(fused::kNextConv2Scale, scale);
   if (scaled(now.precision)) memory.give_scale(fused::kNextFc1Scale, fc1_scale);
-  memory.run([&](const State& s, cudaStream_t stream) { now.launch(Phase::kUpdate, s, stream); });
+  memory.run([&](const State& s, cudaStream_t stream) {
+    now.launch(fc1 ? Phase::kUpdateWithFc1 : Phase::kUpdate, s, stream);
+  });
 
   check_conv1(memory, now, conv1, routed_taps, moments, next);
   check_conv2(memory, now, conv2, conv2_sums, sign, gamma, scale);
   if (scaled(now.precision)) memory.check_scale("fc1", now.name, fused::kFc1Scale, fc1_scale);
   check_head(memory, now, head, head_sums);
+  if (fc1)
+    check_fc1_update(memory, now, fc1->dh, fc1->a2, fc1->master, kLearningRate, scaled(now.precision) ? fc1_scale : 1);
   memory.check_rest(now.name);
 }
 
@@ -466,9 +499,13 @@ void test_pack(Case now) {
     fc1_scale = weight_scale(largest_of(fc1));
     memory.check_scale("fc1", now.name, fused::kFc1Scale, fc1_scale);
   }
-  if (memory.state().fc1_terms) Fc1Terms(fc1).check(memory, now.name);
   std::vector<double> copy(fc1.size());
   std::ranges::transform(fc1, copy.begin(), [&](double x) { return stored(now.precision, x, fc1_scale); });
+  if (fp16_terms(now.precision) > 0 && now.gpu.wgmma)
+    Fc1Terms(fc1).check(memory, now.name);
+  else if (now.gpu.wgmma)
+    check_equal("fc1_copy", now.name, {{"value", kHidden * kFeatures}},
+                memory.stored_result(s.fc1_copy, kHidden * kFeatures, fc1_scale), in_chunks(copy));
   check_equal("fc1", with_unit(now.name, now.precision, fc1_scale), {{"hidden unit", kHidden}, {"feature", kFeatures}},
               memory.stored_result(s.fc1, kHidden * kFeatures, fc1_scale), copy);
   memory.check_rest(now.name);
@@ -485,5 +522,6 @@ int main() {
     test_prepare(now);
     if (now.batch == 1) test_pack(now);
   });
+  for_every_size(Phase::kUpdateWithFc1, {{132, 1}, {132, 17}, {132, 64}, {132, 127}, {132, 128}}, test_update);
   return finish_phase();
 }

@@ -14,7 +14,8 @@ struct LaunchCost {
 
 // Every array that passes from launch to launch is written once and read once by each launch that uses it, and the
 // operations are those of the ops' formulas: what a launch repeats does not count.
-inline std::array<LaunchCost, kStepPhases.size()> launch_costs(const Plan& plan, const State& s, Precision precision) {
+inline std::array<LaunchCost, std::size_t(Phase::kUpdateWithFc1) + 1> launch_costs(const Plan& plan, const State& s,
+                                                                                   Precision precision) {
   using namespace kernels;
   const bool fp32 = precision == Precision::kFp32;
   const Unit unit = fp32 ? Unit::kTensorTf32x3 : precision == Precision::kBf16 ? Unit::kTensorBf16 : Unit::kTensorFp16;
@@ -34,7 +35,9 @@ inline std::array<LaunchCost, kStepPhases.size()> launch_costs(const Plan& plan,
                conv2 = conv2d_cost(s.batch, kConv1Channels, kConv2Channels, kPool1Side).flops,
                linear1 = linear_cost(s.batch, kFeatures, kHidden).flops,
                linear2 = linear_cost(s.batch, kHidden, kClasses).flops;
-  return {{
+  // fc1.weight: read for the gradient of its input, updated, and where that is a copy, stored once more.
+  const double fc1_update = fc1 * (fp32 && !s.fc1_backward_wgmma ? 8 : 8 + 2 * value);
+  std::array<LaunchCost, std::size_t(Phase::kUpdateWithFc1) + 1> costs{{
       {"conv_forward",
        "conv1, bn1, pool1, conv2",
        {images + kConv2Values * value + a1 + z2 + pooled, conv1 + conv2},
@@ -44,10 +47,9 @@ inline std::array<LaunchCost, kStepPhases.size()> launch_costs(const Plan& plan,
        {pooled + fc1 * value + h_slices, linear1},
        plan[Phase::kFc1Forward].wgmma ? by_wgmma : unit},
       {"head", "fc2, loss, fc2 backward", {h_slices + fc2 + h + dh + head_sums, 3 * linear2}},
-      // fc1.weight: read for the gradient of its input, updated, and where that is a copy, stored once more.
       {"fc1_backward",
        "fc1 backward, its SGD",
-       {dh + 2 * pooled + fc1 * (fp32 && !s.fc1_backward_wgmma ? 8 : 8 + 2 * value), 2 * linear1 + 2 * fc1},
+       {dh + 2 * pooled + fc1_update, 2 * linear1 + 2 * fc1},
        s.fc1_backward_wgmma ? by_wgmma : unit},
       {"conv2_backward",
        "conv2 backward",
@@ -56,6 +58,15 @@ inline std::array<LaunchCost, kStepPhases.size()> launch_costs(const Plan& plan,
        by_wgmma},
       {"update", "conv1 backward, SGD", {conv_sums + head_sums + kConv2Values * (8 + 2 * value), 2.0 * kConv2Values}},
   }};
+  costs[std::size_t(Phase::kFc)] = {"fc",
+                                    "bn2, pool2, fc1, fc2, loss, back to pool2",
+                                    {2 * pooled + fc1 * value + fc2 + h + dh + head_sums, 2 * linear1 + 3 * linear2},
+                                    unit};
+  LaunchCost& update = costs[std::size_t(Phase::kUpdateWithFc1)] = costs[std::size_t(Phase::kUpdate)];
+  update.does = "fc1's and conv1's gradients, SGD";
+  update.cost.bytes += dh + pooled + fc1_update + fc1 * value;
+  update.cost.flops += linear1 + 2 * fc1;
+  return costs;
 }
 
 }  // namespace mnist::fused

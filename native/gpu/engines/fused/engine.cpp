@@ -1,4 +1,4 @@
-// Engine `fused`: six kernels a step (kernels/fused/), many steps a CUDA graph, the data set on the GPU.
+// Engine `fused`: four or six kernels a step (kernels/fused/), many steps a CUDA graph, the data set on the GPU.
 #include "engines/fused/probe.h"
 #include "engines/fused/scoring.h"
 #include "engines/gpu_engine.h"

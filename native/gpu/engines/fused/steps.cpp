@@ -38,14 +38,24 @@ void set_batch(State& s, const Plan& plan, std::int64_t batch) {
   s.conv_forward_blocks = plan.conv_forward_blocks;
   s.fc1_forward_slices = plan.fc1_slices;
   s.head_blocks = plan.head_blocks;
+  s.dy2_sum_rows = kCells2;
+  s.dy2_maxima = kFc1Groups * kGradientWarps;
+  s.with_fc = plan.with_fc;
+  if (plan.with_fc) {
+    const KernelRow& fc = plan[Phase::kFc];
+    s.head_blocks = fc.blocks * (s.batch > fc.blocks ? 2 : 1);  // a row of its sums a sample
+    s.dy2_sum_rows = fc.blocks / fc.cluster;
+    s.dy2_maxima = fc.blocks * fc.threads / 32;
+  }
   s.conv2_backward_blocks = plan.conv2_backward_blocks;
   s.conv2_backward_rows = plan[Phase::kConv2Backward].rows;
   s.fc1_backward_wgmma = plan[Phase::kFc1Backward].wgmma;
 }
 
-PlannedStep Steps::planned(const Limits& limits, std::int64_t batch, const Samples& samples) const {
+PlannedStep Steps::planned(const Limits& limits, std::int64_t batch, const Samples& samples, bool with_fc) const {
   PlannedStep step{plan_for(rows_, limits, int(batch)).value(),
                    arena_.state()};  // the constructor saw that there is a plan
+  step.plan.with_fc &= with_fc;
   step.state.samples = samples;
   set_batch(step.state, step.plan, batch);
   return step;
@@ -53,7 +63,7 @@ PlannedStep Steps::planned(const Limits& limits, std::int64_t batch, const Sampl
 
 // As a batch of the largest share is cut up: then all ranks run the same kernels, whose statistics are the same bits.
 PlannedStep Steps::rank_step(const Batch& batch, const Samples& samples) const {
-  PlannedStep step = training_step(ranks_->largest_share(batch.whole), samples);
+  PlannedStep step = planned(gpu_.step, ranks_->largest_share(batch.whole), samples, false);
   State& s = step.state;
   s.batch = int(batch.images);
   s.inv_n1 = 1.0 / (double(batch.whole) * kImagePixels);
@@ -74,7 +84,7 @@ void Steps::queue(PlannedStep step, int k, const Batch* share) {
   State& s = step.state;
   s.learning_rate += k;
   const auto costs = launch_costs(step.plan, s, precision_);
-  for (const Phase phase : kStepPhases) {
+  for (const Phase phase : step.plan.step()) {
     const LaunchCost& cost = costs[std::size_t(phase)];
     timer_.phase(cost.phase);
     timer_.op(cost.does, cost.cost, cost.unit);
@@ -85,7 +95,7 @@ void Steps::queue(PlannedStep step, int k, const Batch* share) {
     if (share && phase == Phase::kFc1Backward) ranks_->exchange_dy2(s, *share);
     if (share && phase == Phase::kConv2Backward) {
       ranks_->exchange_gradients(s, *share);
-      if (step.plan[Phase::kFc1Backward].wgmma) make_fc1_terms(s);
+      if (precision_ == Precision::kFp32 && step.plan[Phase::kFc1Backward].wgmma) copy_fc1(s);
     }
   }
   timer_.end_step();
@@ -96,7 +106,8 @@ void Steps::queue_training(const PlannedStep& step, int steps, const Batch& batc
     queue(step, k, ranks_ ? &batch : nullptr);
     if (check_every_step_) stream_.synchronize();
   }
-  if (!step.plan[Phase::kFc1Backward].wgmma) make_fc1_terms(step.state);
+  const bool leaves_copy = precision_ == Precision::kFp32 ? step.plan[Phase::kFc1Backward].wgmma : step.plan.with_fc;
+  if (!leaves_copy) copy_fc1(step.state);
 }
 
 // `steps` steps over a window, captured once for each batch size, count and data set.

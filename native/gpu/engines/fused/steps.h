@@ -1,4 +1,4 @@
-// Steps of the fused engine, of one model or of several side by side: six launches each, cut up by the plan of their
+// Steps of the fused engine, of one model or of several side by side: six launches each or four, cut up by the plan of their
 // batch, many steps a CUDA graph. With other ranks three exchanges stand between them.
 #pragma once
 
@@ -41,10 +41,10 @@ class Steps {
 
   // A step on a batch, cut up for it; an evaluation pass is cut up for the whole GPU.
   PlannedStep training_step(std::int64_t batch, const Samples& samples) const {
-    return planned(gpu_.step, batch, samples);
+    return planned(gpu_.step, batch, samples, true);
   }
   PlannedStep evaluation_pass(std::int64_t batch, const Samples& samples) const {
-    return planned(gpu_.limits, batch, samples);
+    return planned(gpu_.limits, batch, samples, false);
   }
   // For Engine::batch_thresholds().
   std::vector<std::int64_t> course(std::int64_t batch) const {
@@ -83,15 +83,15 @@ class Steps {
            std::int64_t steps, StepResult* results, bool continues = false, std::int64_t order_stride = 0);
 
  private:
-  PlannedStep planned(const Limits& limits, std::int64_t batch, const Samples& samples) const;
+  PlannedStep planned(const Limits& limits, std::int64_t batch, const Samples& samples, bool with_fc) const;
   PlannedStep rank_step(const Batch& batch, const Samples& samples) const;
   void queue(const KernelRow& row, const State& s, int k);
   void queue(PlannedStep step, int k, const Batch* share);
   // `steps` steps of a training, and what only later batches read.
   void queue_training(const PlannedStep& step, int steps, const Batch& batch);
-  // Of the weights as they are now. fc1_backward by wgmma leaves them itself, of its own rank.
-  void make_fc1_terms(const State& s) {
-    if (s.fc1_terms) queue(row_of(rows_, Phase::kFc1Terms), s, 0);
+  // State::fc1_copy, of the weights as they are now. In fp32 fc1_backward by wgmma leaves it itself, of its own rank.
+  void copy_fc1(const State& s) {
+    if (s.fc1_copy) queue(row_of(rows_, Phase::kCopyFc1), s, 0);
   }
   const cuda::Graph& graph(const PlannedStep& step, int steps, const Batch& batch);
 

@@ -45,6 +45,19 @@ struct MBarrier {
                  : "memory");
     delay();
   }
+  // wait() for what blocks of a cluster send().
+  __device__ __forceinline__ void wait_for_cluster(int parity) {
+    std::uint32_t done;
+    do
+      asm volatile(
+          "{\n\t.reg .pred p;\n\tmbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\n\t"
+          "selp.b32 %0, 1, 0, p;\n\t}"
+          : "=r"(done)
+          : "r"(shared_address(this)), "r"(parity)
+          : "memory");
+    while (!done);
+    delay();
+  }
 #endif
   __device__ __forceinline__ void arrive() {
     delay();

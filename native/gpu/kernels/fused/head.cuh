@@ -26,6 +26,50 @@ __device__ __forceinline__ void warp_sums(float (&sums)[kCount], float (&x)[kCou
   for (int r = 0; r < kCount; ++r) sums[r] = x[r][0] + __shfl_xor_sync(0xffffffffu, x[r][0], 1);
 }
 
+// relu, fc2, log-softmax and the loss of kCount samples, by a warp: `h` is fc1's output and becomes relu's; `score` and
+// `d`, the logits and the gradients with respect to them, are those of the lane's class; loss and hits are added up.
+template <int kCount>
+__device__ __forceinline__ void classify(float4 (&h)[kCount], const float4 (&w)[kClasses], float class_bias,
+                                         const int (&label)[kCount], float upstream, float (&score)[kCount],
+                                         float (&d)[kCount], float& loss, float& hits) {
+  const int lane = threadIdx.x & 31, my_class = lane >> 1;
+  float products[kCount][16] = {}, top[kCount], total[kCount] = {};
+  int best[kCount] = {};
+#pragma unroll
+  for (int r = 0; r < kCount; ++r) {
+    float4& x = h[r];
+    x = make_float4(relu_keep_nan(x.x), relu_keep_nan(x.y), relu_keep_nan(x.z), relu_keep_nan(x.w));
+#pragma unroll
+    for (int k = 0; k < kClasses; ++k) products[r][k] = x.x * w[k].x + x.y * w[k].y + x.z * w[k].z + x.w * w[k].w;
+  }
+  warp_sums(score, products, lane);
+  const auto of_class = [](float x, int k) { return __shfl_sync(0xffffffffu, x, 2 * k); };
+#pragma unroll
+  for (int r = 0; r < kCount; ++r) {
+    score[r] += class_bias;
+    top[r] = of_class(score[r], 0);
+  }
+#pragma unroll
+  for (int k = 1; k < kClasses; ++k)
+#pragma unroll
+    for (int r = 0; r < kCount; ++r)
+      if (const float other = of_class(score[r], k); other > top[r]) top[r] = other, best[r] = k;
+  float power[kCount];
+#pragma unroll
+  for (int r = 0; r < kCount; ++r) power[r] = expf(score[r] - top[r]);
+#pragma unroll
+  for (int k = 0; k < kClasses; ++k)
+#pragma unroll
+    for (int r = 0; r < kCount; ++r) total[r] += of_class(power[r], k);
+#pragma unroll
+  for (int r = 0; r < kCount; ++r) {
+    const float log_total = logf(total[r]);
+    loss += log_total - (of_class(score[r], label[r]) - top[r]);
+    hits += best[r] == label[r] ? 1.f : 0.f;
+    d[r] = upstream * (expf(score[r] - top[r] - log_total) - (my_class == label[r] ? 1.f : 0.f));
+  }
+}
+
 // Where a lane's four values of dh go if fc1_backward reads them by wgmma, all of a value's terms at once.
 template <class P>
 __device__ __forceinline__ std::uint16_t* dh_chunk(const State& s, int row, int lane, int term = 0) {
@@ -123,44 +167,15 @@ __global__ void __launch_bounds__(kThreads, 1) head_kernel(Models models, int gr
       for (int r = 0; r < kCount; ++r)
         h.of[r].x += x.of[r].x, h.of[r].y += x.of[r].y, h.of[r].z += x.of[r].z, h.of[r].w += x.of[r].w;
     });
-    float products[kCount][16] = {}, score[kCount], top[kCount], total[kCount] = {}, my_d[kCount];
-    int best[kCount] = {};
+    float score[kCount], my_d[kCount];
+    classify(h.of, w, class_bias, label, upstream, score, my_d, loss, hits);
 #pragma unroll
     for (int r = 0; r < kCount; ++r) {
-      float4& x = h.of[r];
-      x = make_float4(relu_keep_nan(x.x), relu_keep_nan(x.y), relu_keep_nan(x.z), relu_keep_nan(x.w));
-      reinterpret_cast<float4*>(s.h + std::size_t(row + 8 * r) * kHidden)[lane] = x;
-#pragma unroll
-      for (int k = 0; k < kClasses; ++k) products[r][k] = x.x * w[k].x + x.y * w[k].y + x.z * w[k].z + x.w * w[k].w;
-    }
-    warp_sums(score, products, lane);
-    const auto of_class = [](float x, int k) { return __shfl_sync(0xffffffffu, x, 2 * k); };
-#pragma unroll
-    for (int r = 0; r < kCount; ++r) {
-      score[r] += class_bias;
+      reinterpret_cast<float4*>(s.h + std::size_t(row + 8 * r) * kHidden)[lane] = h.of[r];
       if (stores_class) s.logits[std::size_t(row + 8 * r) * kClasses + my_class] = score[r];
-      top[r] = of_class(score[r], 0);
-    }
-#pragma unroll
-    for (int k = 1; k < kClasses; ++k)
-#pragma unroll
-      for (int r = 0; r < kCount; ++r)
-        if (const float other = of_class(score[r], k); other > top[r]) top[r] = other, best[r] = k;
-    float power[kCount];
-#pragma unroll
-    for (int r = 0; r < kCount; ++r) power[r] = expf(score[r] - top[r]);
-#pragma unroll
-    for (int k = 0; k < kClasses; ++k)
-#pragma unroll
-      for (int r = 0; r < kCount; ++r) total[r] += of_class(power[r], k);
-#pragma unroll
-    for (int r = 0; r < kCount; ++r) {
-      const float log_total = logf(total[r]);
-      loss += log_total - (of_class(score[r], label[r]) - top[r]);
-      hits += best[r] == label[r] ? 1.f : 0.f;
-      my_d[r] = upstream * (expf(score[r] - top[r] - log_total) - (my_class == label[r] ? 1.f : 0.f));
       dclass += my_d[r];
     }
+    const auto of_class = [](float x, int k) { return __shfl_sync(0xffffffffu, x, 2 * k); };
     float4 dh[kCount] = {};
 #pragma unroll
     for (int k = 0; k < kClasses; ++k)

@@ -44,16 +44,26 @@ void launch(const EntryPoint& entry, const KernelRow& row, dim3 grid, const Stat
   MNIST_REQUIRE(entry.kernel, "launch: a kernel of phase " << int(row.phase) << " is not for so many models");
   if (row.dynamic > 0)
     MNIST_CHECK(cudaFuncSetAttribute(entry.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, row.dynamic));
+  if (row.beside_fc)
+    MNIST_CHECK(cudaFuncSetAttribute(entry.kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                     cudaSharedmemCarveoutMaxShared));
   cudaLaunchConfig_t config{};
   config.gridDim = grid;
   config.blockDim = dim3(unsigned(row.threads));
   config.dynamicSmemBytes = std::size_t(row.dynamic);
   config.stream = stream;
-  cudaLaunchAttribute overlap{};
-  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  overlap.val.programmaticStreamSerializationAllowed = 1;
-  config.attrs = &overlap;
-  config.numAttrs = any.overlap ? 1 : 0;
+  cudaLaunchAttribute attributes[2]{};
+  config.attrs = attributes;
+  if (any.overlap) {
+    cudaLaunchAttribute& overlap = attributes[config.numAttrs++];
+    overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    overlap.val.programmaticStreamSerializationAllowed = 1;
+  }
+  if (row.cluster > 0) {
+    cudaLaunchAttribute& cluster = attributes[config.numAttrs++];
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim = {unsigned(row.cluster), 1, 1};
+  }
   entry.seed_delays();
   cuda::random_delay();
   void* arguments[] = {const_cast<void*>(models), &graph_step};
@@ -87,7 +97,7 @@ void launch(const KernelRow& row, const Pack& models, int graph_step, cudaStream
 void repack_weights(std::span<const KernelRow> rows, const State& state, cudaStream_t stream) {
   for (const KernelRow& row : rows)
     if (row.phase == Phase::kLargestFc1 || row.phase == Phase::kRepackWeights ||
-        (row.phase == Phase::kFc1Terms && state.wgmma))
+        (row.phase == Phase::kCopyFc1 && state.wgmma))
       launch(row, state, 0, stream);
 }
 

@@ -1,8 +1,8 @@
 // What the fused kernels share in device memory, and the launchers of what surrounds a step.
 //
-// One step is conv_forward -> fc1_forward -> head -> fc1_backward -> conv2_backward -> update, each a launch; a
-// boundary between launches is a barrier of the whole grid, and there is one exactly where every batch-wide sum is
-// needed. docs/fused.md has the derivation.
+// One step is conv_forward -> fc1_forward -> head -> fc1_backward -> conv2_backward -> update, each a launch; in small
+// batches fc takes the place of the three in the middle (fc.cuh). A boundary between launches is a barrier of the whole
+// grid, and there is one where every batch-wide sum is needed. docs/fused.md has the derivation.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -29,6 +29,10 @@ inline constexpr int kSamplesPerDhTile = 128;   // samples of a tile of fc1_back
 inline constexpr int kGradientWarps = 8;        // of a block of fc1_backward, which make dy2
 inline constexpr int kFc1Columns = 32;          // of fc1.weight, that a block of fc1_backward owns:
 inline constexpr int kFc1Groups = 2 * kCells2;  // half of the channels of a cell
+
+// fc, which takes the place of fc1_forward, head and half of fc1_backward in small batches: clusters, blocks of one, and
+// samples that one takes at most.
+inline constexpr int kFcClusters = 8, kFcRanks = 8, kFcRows = 16, kFcThreads = 256;
 
 // State::trace is (steps, kTracePhases, kTracePoints, kTraceBlocks): x is the time in ns, or 0 where no block came by;
 // y the clock of a multiprocessor, and its number above kClockBits.
@@ -115,8 +119,9 @@ struct Arrays {
   float* conv2_max;     // (kConv2Values / 32) the largest |conv2.weight| of each warp of update; in tf32 then
                         // (98, kGradientWarps) the largest |fc1.weight| of each warp of fc1_backward
   void* fc1;            // fc1.weight in T, engine's order
-  void* fc1_terms;      // in fp32 for wgmma: (term, 128, 3136) of fp16, every 8 features in the order of
-                        // fc1_place(), divided by the scale of their group
+  void* fc1_copy;       // for wgmma, in fp32: (term, 128, 3136) of fp16, every 8 features in the order of
+                        // fc1_place(), divided by the scale of their group; else for fc: (8, 49, 128, 8) T, by chunk
+                        // of channels, cell and hidden unit
   float* fc1_scales;    // (kFc1Groups)
   void* conv1;  // conv1.weight: (kConv1Terms, 4 positions, 32, 16) of fp16, divided by bn1.filter_scale(channel)
   Bn1Operand bn1;
@@ -135,9 +140,9 @@ struct Arrays {
                       // kSamplesPerDhTile, 8)
   float* head_sums;   // (head blocks, kHeadValues)
   void* dy2;          // (B, 49, 64) T, gradient of the pooled conv2 output, masked by relu
-  float* dy2_sums;    // (2, 49, 64): over the batch, of dy2 and of dy2 * xhat
-  float* dy2_max;     // (98, kGradientWarps) the largest |dy2| of each warp of fc1_backward; in tf32 then (head
-                      // blocks) the largest |dh| of each
+  float* dy2_sums;    // (2, 49, 64): over the batch, of dy2 and of dy2 * xhat; of fc's samples a row a cluster
+  float* dy2_max;     // (98, kGradientWarps) the largest |dy2| of each warp of fc1_backward, or of each of fc; in tf32
+                      // then (head blocks) the largest |dh| of each
   float* conv2_sums;  // (conv2_backward blocks, 18432), in the order of conv2_backward's stores
   float* routed_tap_sums;  // (conv2_backward blocks, 32, kRoutedTapColumns)
   float* bn2_sign;         // (64): -1 where bn2.weight was negative in the step that is ending, 1 elsewhere
@@ -168,6 +173,8 @@ struct State : Arrays {
   int conv_forward_blocks, fc1_forward_slices, head_blocks, conv2_backward_blocks;
   int conv2_backward_rows;  // of an image, that a block takes at a time
   bool fc1_backward_wgmma;  // it reads dh in tiles
+  bool with_fc;             // the step takes fc, and its kernels run side by side with their neighbours
+  int dy2_sum_rows, dy2_maxima;  // that fc1_backward or fc leaves
 };
 
 // Several models of equal steps, which train side by side: blockIdx.z of a launch is the model. Each has Arrays and

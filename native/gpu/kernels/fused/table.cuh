@@ -7,12 +7,14 @@
 #include "kernels/fused/conv2_backward/whole_images.cuh"
 #include "kernels/fused/conv_forward/mma.cuh"
 #include "kernels/fused/conv_forward/wgmma.cuh"
+#include "kernels/fused/fc.cuh"
 #include "kernels/fused/fc1_backward/fp16_terms.cuh"
 #include "kernels/fused/fc1_backward/mma.cuh"
 #include "kernels/fused/fc1_backward/wgmma.cuh"
 #include "kernels/fused/fc1_forward/wgmma.cuh"
 #include "kernels/fused/head.cuh"
 #include "kernels/fused/kernels.h"
+#include "kernels/fused/update/fc1.cuh"
 #include "kernels/fused/update/prepare.cuh"
 
 namespace mnist::fused {
@@ -40,10 +42,12 @@ std::vector<KernelRow> KernelTable<kPrecision, Models>::rows() {
   {
     using Shared = ConvForwardWgmmaShared<P>;
     constexpr Layout kLayout = P::kFp16Terms > 0 ? Layout::kFp16Terms : Layout::kChunks;
-    const KernelRow half{.phase = kConvForward, .rows = kHalf, .layout = kLayout, .wgmma = true};
-    const KernelRow whole{.phase = kConvForward, .rows = kWhole, .layout = kLayout, .wgmma = true};
-    KernelRow persistent = whole;
-    persistent.persistent = true;
+    const KernelRow persistent{
+        .phase = kConvForward, .rows = kWhole, .layout = kLayout, .wgmma = true, .persistent = true};
+    KernelRow whole = persistent;
+    whole.persistent = false, whole.beside_fc = !kFloats;
+    KernelRow half = whole;
+    half.rows = kHalf;
     if constexpr (kOne) {
       add(half, kConvThreads, conv_forward_wgmma_kernel<P, 1>, kBarrier, sizeof(typename Shared::Memory));
       add(whole, kConvThreads, conv_forward_wgmma_kernel<P, 2>, kBarrier, sizeof(typename Shared::Memory));
@@ -121,14 +125,29 @@ std::vector<KernelRow> KernelTable<kPrecision, Models>::rows() {
        .other_rows = kUpdateGroups * kLoads.head,
        .blocks = kUpdateBlocks},
       kUpdateThreads, update_kernel<P, Models>, std::max(sizeof(Bn1Scratch), kPartial), 0);
+  if constexpr (kOne && !kFloats) {
+    add({.phase = kFc,
+         .rows = kFcRows,
+         .wgmma = true,
+         .beside_fc = true,
+         .cluster = kFcRanks,
+         .blocks = kFcClusters * kFcRanks},
+        kFcThreads, fc_kernel<P>, sizeof(FcSums), sizeof(FcMemory));
+    KernelRow row = rows[rows.size() - 2];
+    row.phase = kUpdateWithFc1, row.blocks += kFc1Groups, row.beside_fc = true;
+    add(row, kUpdateThreads, update_with_fc1_kernel<P>, sizeof(Fc1Scratch<P>), 0);
+  }
 
   if constexpr (kOne) {
     if constexpr (P::kScaled) add({.phase = kLargestFc1, .blocks = kFc1MaxThreads / 256}, 256, fc1_max_kernel<P>, 0, 0);
     add({.phase = kRepackWeights, .blocks = kHidden * kFeatures / 256}, 256, repack_weights_kernel<P>, 0, 0);
   }
   if constexpr (P::kFp16Terms > 0)
-    add({.phase = kFc1Terms, .wgmma = true, .blocks = kFc1Groups}, kConvThreads, fc1_terms_kernel<Models>,
+    add({.phase = kCopyFc1, .wgmma = true, .blocks = kFc1Groups}, kConvThreads, fc1_terms_kernel<Models>,
         sizeof(float[kConvThreads / 32]), 0);
+  else
+    add({.phase = kCopyFc1, .wgmma = true, .blocks = kHidden * kFeatures / 8 / 256}, 256, fc1_chunks_kernel<P, Models>,
+        0, 0);
   add({.phase = kStartBatchNorm, .blocks = kConv1Blocks}, kUpdateThreads, start_bn1_kernel<P, Models>,
       sizeof(Bn1Scratch), 0);
   return rows;

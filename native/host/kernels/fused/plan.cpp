@@ -46,6 +46,12 @@ std::optional<Plan> plan_for(std::span<const KernelRow> rows, const Limits& gpu,
   const auto& head = take(Phase::kHead, any);
   take(Phase::kUpdate, any);
   if (!complete) return {};
+  const auto of_fc = [&](const KernelRow& row) {
+    return gpu.wgmma && row.blocks <= sms && batch <= row.rows * row.blocks / row.cluster;
+  };
+  take(Phase::kFc, of_fc);
+  take(Phase::kUpdateWithFc1, any);
+  plan.with_fc = complete;
 
   // Pieces of all images, as far as the multiprocessors go; a block takes whole images' worth of them.
   const auto blocks = [&](const KernelRow& row) { return row.pieces() * std::min(batch, sms / row.pieces()); };
@@ -84,6 +90,7 @@ std::vector<std::int64_t> course_of(const Plan& plan, int batch) {
   turns(std::int64_t(plan[Phase::kConv2Backward].pieces()) * batch, plan.conv2_backward_blocks);
   turns(plan.conv2_backward_blocks, update.rows);
   turns(plan.head_blocks, update.other_rows);
+  if (plan.with_fc) turns(batch, plan[Phase::kFc].blocks);
   return course;
 }
 

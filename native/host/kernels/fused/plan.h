@@ -20,7 +20,7 @@ struct Limits {
   bool wgmma = false;  // the code was compiled for sm_90a
 };
 
-// The six launches of a step, in their order; then those in front of a training, which the plan leaves alone.
+// The six launches of a step, in their order; those in front of a training, which the plan leaves alone; and two more.
 enum class Phase {
   kConvForward,
   kFc1Forward,
@@ -30,11 +30,15 @@ enum class Phase {
   kUpdate,
   kLargestFc1,      // |fc1.weight|, where weights have scales
   kRepackWeights,   // from the parameters to the kernels' copies of them
-  kFc1Terms,        // of fc1.weight, where wgmma multiplies terms: after steps that did not leave them, too
+  kCopyFc1,         // State::fc1_copy: after steps that did not leave it, too
   kStartBatchNorm,  // bn1 for the first batch
+  kFc,              // of small batches, where there are clusters: fc1_forward, head and half of fc1_backward in one
+  kUpdateWithFc1,   // and update with the other half
 };
 inline constexpr std::array kStepPhases = {Phase::kConvForward, Phase::kFc1Forward,    Phase::kHead,
                                            Phase::kFc1Backward, Phase::kConv2Backward, Phase::kUpdate};
+inline constexpr std::array kStepPhasesWithFc = {Phase::kConvForward, Phase::kFc, Phase::kConv2Backward,
+                                                 Phase::kUpdateWithFc1};
 
 // How conv forward leaves a1 and z2 for conv2's backward; state.h describes each.
 enum class Layout { kPixels, kChunks, kFp16Terms };
@@ -59,6 +63,8 @@ struct KernelRow {
   bool persistent = false;            // conv forward: a thread block may take one piece after the other
   int min_batch = 0;                  // fc1: for batches of at least so many samples,
   int below_sms_per_16_samples = 0;   // or where there are fewer multiprocessors than so many for 16 samples
+  bool beside_fc = false;             // leaves shared memory, all of the multiprocessor's, for a block of fc
+  int cluster = 0;                    // blocks of a cluster of thread blocks, if there are clusters
   int blocks = 0;                     // thread blocks, where the batch does not decide that
   int threads = 0;                    // of a thread block
   int fixed = 0, dynamic = 0;         // bytes of its shared memory, static and dynamic
@@ -71,12 +77,17 @@ struct KernelRow {
 };
 
 struct Plan {
-  std::array<KernelRow, kStepPhases.size()> rows;  // by phase
+  std::array<KernelRow, std::size_t(Phase::kUpdateWithFc1) + 1> rows;  // by phase
+  bool with_fc = false;  // the batch is one for fc; but what only computes scores takes fc1_forward and head
   int conv_forward_blocks = 0, conv2_backward_blocks = 0;
   int fc1_slices = 0;  // that fc1's inputs are cut into, a thread block each
   int head_blocks = 0;
 
   const KernelRow& operator[](Phase phase) const { return rows[std::size_t(phase)]; }
+  // The launches of a training step, in their order.
+  std::span<const Phase> step() const {
+    return with_fc ? std::span<const Phase>(kStepPhasesWithFc) : std::span<const Phase>(kStepPhases);
+  }
 };
 
 // The plan of a batch: of each phase the first row that suits it and fits; none if a phase has no such row.

@@ -22,28 +22,34 @@ __device__ __forceinline__ void make_bn2_backward(const State& s, Bn2Backward& b
   constexpr int kGroups = kConvThreads / 64, kCells = (kCells2 + kGroups - 1) / kGroups;
   constexpr auto gamma_at = kParameters[kBn2Weight].offset, beta_at = kParameters[kBn2Bias].offset;
   const int tid = threadIdx.x, channel = tid & 63, group = tid >> 6;
-  const double scale = s.bn2.scale(channel), mean = double(s.bn2.mean(channel)) + s.bn2.mean_rest(channel),
-               inv_sigma = s.bn2.inv_sigma(channel);
-  const float shift = s.bn2.shift(channel), gamma = s.parameters[gamma_at + channel], learning_rate = *s.learning_rate;
+  const float gamma = s.parameters[gamma_at + channel], learning_rate = *s.learning_rate;
   const float beta = s.parameters[beta_at + channel];
-  wait_for_predecessor();  // fc1_backward: dy2 and its sums
+  double scale, mean, inv_sigma;
+  float shift;
+  const auto load_bn2 = [&] {
+    scale = s.bn2.scale(channel), shift = s.bn2.shift(channel), inv_sigma = s.bn2.inv_sigma(channel);
+    mean = double(s.bn2.mean(channel)) + s.bn2.mean_rest(channel);
+  };
+  if (!s.with_fc) load_bn2();
+  wait_for_predecessor();  // fc1_backward, or fc: dy2 and its sums
   trace(s, Phase::kConv2Backward, 1, tid == 0);
+  if (s.with_fc) load_bn2();
   float dy2[kCells], dy2_xhat[kCells];
 #pragma unroll
   for (int k = 0; k < kCells; ++k) {
-    const int cell = min(group + k * kGroups, kCells2 - 1);
+    const int cell = min(group + k * kGroups, s.dy2_sum_rows - 1);
     dy2[k] = s.dy2_sums[cell * 64 + channel];
     dy2_xhat[k] = s.dy2_sums[(kCells2 + cell) * 64 + channel];
   }
   float largest = 0;
   if constexpr (kBounds)
-    for (int i = tid; i < 2 * kCells2 * kGradientWarps; i += kConvThreads) largest = fmaxf(largest, s.dy2_max[i]);
+    for (int i = tid; i < s.dy2_maxima; i += kConvThreads) largest = fmaxf(largest, s.dy2_max[i]);
   meanwhile();
   copy_async_commit();
   double sum = 0, sum_xhat = 0;
 #pragma unroll
   for (int k = 0; k < kCells; ++k)
-    if (group + k * kGroups < kCells2) {
+    if (group + k * kGroups < s.dy2_sum_rows) {
       sum += dy2[k];
       sum_xhat += dy2_xhat[k];
     }
@@ -95,9 +101,9 @@ __device__ __forceinline__ float divide_by_dz2_scale(Bn2Backward& bn, float d_sc
   const int tid = threadIdx.x;
   const float dz2_scale = scale_of(fmaxf(bn.largest[0], bn.largest[1]));
   if (tid < kConv2Channels) {
-    bn.scale[tid] /= dz2_scale, bn.shift[tid] /= dz2_scale;
-    bn.alpha[tid] /= dz2_scale, bn.kappa[tid] /= dz2_scale;
-    bn.scale[tid] *= d_scale;
+    const float inverse = inverse_of(dz2_scale);
+    bn.scale[tid] = bn.scale[tid] * inverse * d_scale, bn.shift[tid] *= inverse;
+    bn.alpha[tid] *= inverse, bn.kappa[tid] *= inverse;
   }
   __syncthreads();
   return dz2_scale;

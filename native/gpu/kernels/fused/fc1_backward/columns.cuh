@@ -40,18 +40,19 @@ __device__ __forceinline__ float load_a2_operand(const State& s, int column0, in
 }
 
 // The update of two neighbours of fc1.weight, load() and in memory at `at`, and of their copies in T; `largest` weight
-// where these have a scale.
+// where these have a scale. Returns the copy.
 template <class P, class Load>
-__device__ __forceinline__ void update_fc1(const State& s, float* master, std::size_t at, Load load, float2 d,
-                                           float rate, float to_stored, float& largest) {
+__device__ __forceinline__ typename P::Pair update_fc1(const State& s, float* master, std::size_t at, Load load,
+                                                       float2 d, float rate, float to_stored, float& largest) {
   if (s.gradients) *reinterpret_cast<float2*>(s.gradients + kParameters[kFc1Weight].offset + at) = d;
   float2 value = load();
   value.x = sgd(value.x, d.x, rate);
   value.y = sgd(value.y, d.y, rate);
   *reinterpret_cast<float2*>(master + at) = value;
-  *reinterpret_cast<typename P::Pair*>(static_cast<typename P::T*>(s.fc1) + at) =
-      P::kScaled ? P::pack(to_stored * value.x, to_stored * value.y) : P::pack(value.x, value.y);
+  const auto pair = P::kScaled ? P::pack(to_stored * value.x, to_stored * value.y) : P::pack(value.x, value.y);
+  *reinterpret_cast<typename P::Pair*>(static_cast<typename P::T*>(s.fc1) + at) = pair;
   if constexpr (P::kScaled) largest = fmaxf(largest, fmaxf(fabsf(value.x), fabsf(value.y)));
+  return pair;
 }
 
 // The end of the wgrad role: a lane's largest weight.

@@ -82,7 +82,7 @@ __device__ __forceinline__ void fc1_weight_gradient_terms(const State& s, unsign
 #pragma unroll
   for (int k = 0; k < 4; ++k)
     terms[k] =
-        *reinterpret_cast<const uint4*>(static_cast<const __half*>(s.fc1_terms) +
+        *reinterpret_cast<const uint4*>(static_cast<const __half*>(s.fc1_copy) +
                                         fc1_term_at(term, tid / kRowChunks + k * kRowsAtOnce, column0 + chunk * 8));
   const float a2_scale = a2_terms_scale(s, lane);
   float weights[16], scale[8], shift[8];
@@ -180,7 +180,7 @@ __device__ __forceinline__ void fc1_weight_gradient_terms(const State& s, unsign
     split(weights[i] * inverse_of(next_scale), weights[i + 1] * inverse_of(next_scale), terms);
 #pragma unroll
     for (int term = 0; term < 2; ++term)
-      *reinterpret_cast<__half2*>(static_cast<__half*>(s.fc1_terms) +
+      *reinterpret_cast<__half2*>(static_cast<__half*>(s.fc1_copy) +
                                   fc1_term_at(term, unit0 + i / 2 % 2 * 8, column0 + i / 4 * 8 + 2 * t)) = terms[term];
   }
   trace(s, Phase::kFc1Backward, 8, tid == 0);

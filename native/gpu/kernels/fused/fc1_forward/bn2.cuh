@@ -45,8 +45,32 @@ __device__ __forceinline__ void sum_bn2(const State& s, Bn2& bn, int channel_hal
   to[1] = make_double2(total[2], total[3]);
 }
 
-// After sum_bn2(). Threads 8c .. 8c + 7 finish channel c of the half, and pass its gamma and beta. In tf32 everything
-// is about z2 as it is stored, divided by z2_scale; so the epsilon next to its variance is divided, too.
+// A channel's bn2 from the sums of its values and of their squares over the batch. Stores what s.bn2 holds of it if it
+// `leaves` that. In tf32 everything is about z2 as it is stored, divided by z2_scale; so the epsilon next to its
+// variance is divided, too.
+struct Bn2Channel {
+  float scale, shift, mean, inv_sigma;
+};
+template <class P>
+__device__ __forceinline__ Bn2Channel bn2_channel(const State& s, int channel, double sum, double squares, float gamma,
+                                                  float beta, float z2_scale, bool leaves) {
+  const double mean = sum * s.inv_n2, var = fmax(squares * s.inv_n2 - mean * mean, 0.0);
+  const double epsilon =
+      P::kScaled ? kBatchNormEpsilon * inverse_of(z2_scale) * double(inverse_of(z2_scale)) : kBatchNormEpsilon;
+  const double inv_sigma = rsqrt(var + epsilon);
+  const double exact = fabs(double(gamma)) * inv_sigma;  // conv2's filters carry gamma's sign
+  const Bn2Channel bn{float(exact), float(beta - exact * mean), float(mean), float(inv_sigma)};
+  if (leaves) {
+    s.bn2.scale(channel) = bn.scale;
+    s.bn2.shift(channel) = bn.shift;
+    s.bn2.mean(channel) = bn.mean;
+    s.bn2.inv_sigma(channel) = bn.inv_sigma;
+    s.bn2.mean_rest(channel) = float(mean - double(bn.mean));
+  }
+  return bn;
+}
+
+// After sum_bn2(). Threads 8c .. 8c + 7 finish channel c of the half, and pass its gamma and beta.
 template <class P>
 __device__ __forceinline__ void finish_bn2(const State& s, Bn2& bn, int channel_half, float gamma, float beta,
                                            float z2_scale) {
@@ -68,24 +92,12 @@ __device__ __forceinline__ void finish_bn2(const State& s, Bn2& bn, int channel_
   sum += __shfl_xor_sync(0xffffffffu, sum, 2);
   sum += __shfl_xor_sync(0xffffffffu, sum, 4);
   const double other = __shfl_xor_sync(0xffffffffu, sum, 1);
-  const double mean = (which == 0 ? sum : other) * s.inv_n2;
-  const double var = fmax((which == 0 ? other : sum) * s.inv_n2 - mean * mean, 0.0);
-  const double epsilon =
-      P::kScaled ? kBatchNormEpsilon * inverse_of(z2_scale) * double(inverse_of(z2_scale)) : kBatchNormEpsilon;
-  const double inv_sigma = rsqrt(var + epsilon);
   if ((tid & 7) == 0) {
-    const double exact = fabs(double(gamma)) * inv_sigma;  // conv2's filters carry gamma's sign
-    const float scale = float(exact), shift = float(beta - exact * mean);
-    bn.scale[channel] = scale;
-    bn.shift[channel] = shift;
-    if (blockIdx.x == 0 && blockIdx.y < 2) {  // the first slice of each half
-      const Bn2Operand to{s.bn2.values + channel_half * kSliceChannels + channel};
-      to.scale(0) = scale;
-      to.shift(0) = shift;
-      to.mean(0) = float(mean);
-      to.inv_sigma(0) = float(inv_sigma);
-      to.mean_rest(0) = float(mean - double(float(mean)));
-    }
+    const bool leaves = blockIdx.x == 0 && blockIdx.y < 2;  // the first slice of each half
+    const Bn2Channel of =
+        bn2_channel<P>(s, channel_half * kSliceChannels + channel, sum, other, gamma, beta, z2_scale, leaves);
+    bn.scale[channel] = of.scale;
+    bn.shift[channel] = of.shift;
   }
   Bn2::Threads::sync();  // scale and shift are complete
 }

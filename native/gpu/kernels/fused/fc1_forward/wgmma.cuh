@@ -81,7 +81,7 @@ __global__ void __launch_bounds__(kFc1WgmmaThreads, 1) fc1_forward_wgmma_kernel(
           copy_async_16(to + stage * int(sizeof memory.stages[0]) + row * 128, from + row * kFeatures);
       };
       if constexpr (kTerms)
-        copy(static_cast<const __half*>(s.fc1_terms) +
+        copy(static_cast<const __half*>(s.fc1_copy) +
              fc1_term_at(chunk / 4, copy_row,
                          (begin + k_tile) * kConv2Channels + channel_half * kSliceChannels + chunk % 4 * 8));
       else

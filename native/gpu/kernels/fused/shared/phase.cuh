@@ -23,6 +23,12 @@ __device__ __forceinline__ State state_of_block(const Pack& pack) {
   return s;
 }
 
+// Of a weight of fc1 in State::fc1_copy, as fc reads it.
+__device__ __forceinline__ constexpr int fc1_chunk_at(int unit, int feature) {
+  const int cell = feature / kConv2Channels, channel = feature % kConv2Channels;
+  return ((channel / 8 * kCells2 + cell) * kHidden + unit) * 8 + channel % 8;
+}
+
 // A step of stochastic gradient descent.
 __device__ __forceinline__ float sgd(float value, float gradient, float rate) { return value - rate * gradient; }
 

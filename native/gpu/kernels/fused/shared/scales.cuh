@@ -210,13 +210,13 @@ __device__ __forceinline__ float a2_terms_scale(const State& s, int lane) {
   return make_a2_scale(s, lane, z2);
 }
 
-// Where a feature is among its 8 neighbours in fc1_terms: 0 4 1 5 2 6 3 7. A lane gets features t and t + 4 of them
+// Where a feature is among its 8 neighbours in fc1_copy: 0 4 1 5 2 6 3 7. A lane gets features t and t + 4 of them
 // from floats in shared memory without bank conflicts, and operands have them next to each other.
 __device__ __forceinline__ constexpr int fc1_place(int feature) {
   return (feature & ~7) | (feature & 3) << 1 | (feature >> 2 & 1);
 }
 
-// Of one value in fc1_terms.
+// Of one value in these terms.
 __device__ __forceinline__ std::size_t fc1_term_at(int term, int unit, int place) {
   return (std::size_t(term) * kHidden + unit) * kFeatures + place;
 }
@@ -245,7 +245,7 @@ __device__ __forceinline__ void leave_fc1_terms(const State& s, int group) {
     split(x[i] * inverse_of(scale), 0.f, terms);
 #pragma unroll
     for (int term = 0; term < 2; ++term)
-      static_cast<__half*>(s.fc1_terms)[fc1_term_at(term, unit0 + i * kUnits, fc1_place(column))] = terms[term].x;
+      static_cast<__half*>(s.fc1_copy)[fc1_term_at(term, unit0 + i * kUnits, fc1_place(column))] = terms[term].x;
   }
 }
 

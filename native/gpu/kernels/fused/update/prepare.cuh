@@ -51,6 +51,16 @@ __global__ void repack_weights_kernel(State s) {
   }
 }
 
+// fc1.weight as fc reads it, where update did not leave it; a thread a chunk.
+template <class P, class Models>
+__global__ void fc1_chunks_kernel(Models models) {
+  const auto& s = state_of_block(models);
+  wait_for_predecessor();
+  const int i = blockIdx.x * blockDim.x + threadIdx.x, unit = i % kHidden, chunk = i / kHidden;  // of all features
+  static_cast<uint4*>(s.fc1_copy)[fc1_chunk_at(unit, 8 * chunk) / 8] = *reinterpret_cast<const uint4*>(
+      static_cast<const typename P::T*>(s.fc1) + std::size_t(unit) * kFeatures + 8 * chunk);
+}
+
 // fc1.weight in the terms that wgmma multiplies, where fc1_backward by terms did not leave them; a block a group.
 template <class Models>
 __global__ void __launch_bounds__(kConvThreads) fc1_terms_kernel(Models models) {

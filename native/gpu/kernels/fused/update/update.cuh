@@ -238,16 +238,13 @@ __device__ __forceinline__ void update_head(const State& s, float4 (&partial)[kU
   }
 }
 
+union UpdateScratch {
+  Bn1Scratch bn1;
+  float4 head[kUpdateGroups][64];
+  float4 conv2[kConv2Groups][kConv2Columns];
+};
 template <class P, class Models>
-__global__ void __launch_bounds__(kUpdateThreads, kUpdateLoads<Models>.resident_blocks)
-    update_kernel(Models models, int graph_step) {
-  const auto& s = state_of_block(models);
-  __shared__ union {
-    Bn1Scratch bn1;
-    float4 head[kUpdateGroups][64];
-    float4 conv2[kConv2Groups][kConv2Columns];
-  } scratch;
-  const int block = blockIdx.x;
+__device__ __forceinline__ void update(const State& s, UpdateScratch& scratch, int graph_step, int block) {
   trace(s, Phase::kUpdate, 0, threadIdx.x == 0);
   if (block < kConv1Blocks)
     update_conv1<P, Models>(s, scratch.bn1, block);
@@ -256,6 +253,13 @@ __global__ void __launch_bounds__(kUpdateThreads, kUpdateLoads<Models>.resident_
   else
     update_conv2<P, Models>(s, scratch.conv2, block - kConv1Blocks - kHeadBlocks);
   trace(s, Phase::kUpdate, 7, threadIdx.x == 0);
+}
+
+template <class P, class Models>
+__global__ void __launch_bounds__(kUpdateThreads, kUpdateLoads<Models>.resident_blocks)
+    update_kernel(Models models, int graph_step) {
+  __shared__ UpdateScratch scratch;
+  update<P, Models>(state_of_block(models), scratch, graph_step, int(blockIdx.x));
 }
 
 }  // namespace mnist::fused

@@ -50,42 +50,64 @@ __device__ __forceinline__ void report_routing(const State& s, const Bn2Backward
   }
 }
 
+// bn2's constants of a chunk of channels. In 16 bits a thread keeps them in registers for all its windows, because
+// loads would compete with wgmma for shared memory.
+template <class P>
+struct Bn2OfChunk {
+  static constexpr int kPairs = kChunk<P> / 2;
+  float2 scale[kPairs], alpha[kPairs], kappa[kPairs];
+
+  __device__ __forceinline__ Bn2OfChunk(const Bn2Backward& bn, int chunk) {
+#pragma unroll
+    for (int pair = 0; pair < kPairs; ++pair) {
+      const auto at = [&](const float (&values)[kConv2Channels]) {
+        return reinterpret_cast<const float2*>(values + chunk * kChunk<P>)[pair];
+      };
+      scale[pair] = at(bn.scale), alpha[pair] = at(bn.alpha), kappa[pair] = at(bn.kappa);
+    }
+  }
+};
+template <class P>
+  requires(sizeof(typename P::T) == 4)
+struct Bn2OfChunk<P> {
+  const Bn2Backward& of_all;
+  int chunk;
+};
+
 // dz2 of a window over its z2, of a chunk of channels. The gradient goes to the first of the positions that hold the
 // maximum.
 //
 // In 16 bits, two channels at a time: at that position z2 is the maximum, so dz2 is made once and chosen by masks of 16
-// bits. In tf32 a position's rounding error goes to the next one (see pack_carrying()).
+// bits. In tf32 a position's rounding error goes to the next one (see pack_carrying()). Pairs are words here: of others
+// the compiler makes halves, and of these pairs again.
 template <class P>
-__device__ __forceinline__ void make_dz2_of_window(const Bn2Backward& bn, typename P::T (&z)[4][kChunk<P>],
-                                                   const typename P::T (&dy2)[kChunk<P>], int chunk)
+__device__ __forceinline__ void make_dz2_of_window(const Bn2OfChunk<P>& bn, typename P::T (&z)[4][kChunk<P>],
+                                                   const typename P::T (&dy2)[kChunk<P>])
   requires(sizeof(typename P::T) == 2)
 {
-  const auto bits = [](const auto& pair) { return *reinterpret_cast<const std::uint32_t*>(&pair); };
+  using Pair = typename P::Pair;
+  const auto bits = [](const Pair& pair) { return reinterpret_cast<const std::uint32_t&>(pair); };
+  const auto pair_of = [](const std::uint32_t& word) { return reinterpret_cast<const Pair&>(word); };
 #pragma unroll
-  for (int c = 0; c < kChunk<P>; c += 2) {
-    const int channel = chunk * kChunk<P> + c;
-    const auto at = [&](const float (&values)[kConv2Channels]) {
-      return *reinterpret_cast<const float2*>(values + channel);
-    };
-    const float2 scale = at(bn.scale), alpha = at(bn.alpha), kappa = at(bn.kappa);
+  for (int k = 0; k < kChunk<P> / 2; ++k) {
+    const float2 scale = bn.scale[k], alpha = bn.alpha[k], kappa = bn.kappa[k];
     const auto scaled = [&](float2 x) { return make_float2(fmaf(kappa.x, x.x, alpha.x), fmaf(kappa.y, x.y, alpha.y)); };
-    typename P::Pair x[4];
+    std::uint32_t x[4];
 #pragma unroll
-    for (int position = 0; position < 4; ++position)
-      x[position] = *reinterpret_cast<const typename P::Pair*>(z[position] + c);
-    const auto best = P::max(P::max(x[0], x[1]), P::max(x[2], x[3]));
-    const float2 gradient = P::unpack(*reinterpret_cast<const typename P::Pair*>(dy2 + c)),
-                 top = scaled(P::unpack(best));
+    for (int position = 0; position < 4; ++position) x[position] = reinterpret_cast<std::uint32_t*>(z[position])[k];
+    const std::uint32_t best = bits(P::max(P::max(pair_of(x[0]), pair_of(x[1])), P::max(pair_of(x[2]), pair_of(x[3]))));
+    const float2 gradient = P::unpack_word(reinterpret_cast<const std::uint32_t*>(dy2)[k]),
+                 top = scaled(P::unpack_word(best));
     const float2 routed = make_float2(fmaf(scale.x, gradient.x, top.x), fmaf(scale.y, gradient.y, top.y));
     const std::uint32_t stored = bits(P::pack(routed.x, routed.y));
     float2 rest = {};          // of the positions before
     std::uint32_t left = ~0u;  // channels whose position is not found yet
 #pragma unroll
     for (int position = 0; position < 4; ++position) {
-      const std::uint32_t here = position < 3 ? left & __heq2_mask(x[position], best) : left;
+      const std::uint32_t here = position < 3 ? left & __heq2_mask(pair_of(x[position]), pair_of(best)) : left;
       left &= ~here;
-      const float2 value = scaled(P::unpack(x[position]));
-      auto& to = *reinterpret_cast<std::uint32_t*>(z[position] + c);
+      const float2 value = scaled(P::unpack_word(x[position]));
+      auto& to = reinterpret_cast<std::uint32_t*>(z[position])[k];
       if constexpr (P::kScaled) {
         to = pack_carrying<P>(here & 0xffffu ? routed.x : value.x, here >> 16 ? routed.y : value.y, rest);
       } else {
@@ -96,11 +118,12 @@ __device__ __forceinline__ void make_dz2_of_window(const Bn2Backward& bn, typena
 }
 // In floats, a channel at a time.
 template <class P>
-__device__ __forceinline__ void make_dz2_of_window(const Bn2Backward& bn, float (&z)[4][4], const float (&dy2)[4],
-                                                   int chunk) {
+__device__ __forceinline__ void make_dz2_of_window(const Bn2OfChunk<P>& of_chunk, float (&z)[4][4],
+                                                   const float (&dy2)[4]) {
+  const Bn2Backward& bn = of_chunk.of_all;
 #pragma unroll
   for (int c = 0; c < 4; ++c) {
-    const int channel = 4 * chunk + c;
+    const int channel = 4 * of_chunk.chunk + c;
     const float alpha = bn.alpha[channel], kappa = bn.kappa[channel], routed = bn.scale[channel] * dy2[c];
     float value[4];
 #pragma unroll
@@ -134,6 +157,7 @@ __device__ __forceinline__ void make_dz2(const Items& items, int item, int stage
   }
   const int chunk = tid % Items::kCellChunks;
   const int chunk_of_all = items.first_channel() / kChunk<P> + chunk;
+  const Bn2OfChunk<P> bn{items.bn, chunk_of_all};
   for (int i = tid / Items::kCellChunks; i < Shared::kCells; i += kThreads / Items::kCellChunks) {
     const int cell = items.first_cell() + i, cy = cell / kPool2Side, cx = cell % kPool2Side;
     unsigned char* corner = here + offsetof(Item, dz2) + (2 * cy - items.y0 + 1) * kSlots * Shared::kDzPitch +
@@ -148,7 +172,7 @@ __device__ __forceinline__ void make_dz2(const Items& items, int item, int stage
     *reinterpret_cast<uint4*>(dy2) =
         *reinterpret_cast<const uint4*>(here + offsetof(Item, dy2) + (i * Items::kCellChunks + chunk) * 16);
     if (items.s.route2) report_routing<P>(items.s, items.bn, item, cell, chunk_of_all, z);
-    make_dz2_of_window<P>(items.bn, z, dy2, chunk_of_all);
+    make_dz2_of_window<P>(bn, z, dy2);
 #pragma unroll
     for (int position = 0; position < 4; ++position)
       *reinterpret_cast<uint4*>(at[position]) = *reinterpret_cast<const uint4*>(z[position]);

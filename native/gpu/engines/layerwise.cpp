@@ -159,22 +159,18 @@ class LayerwiseEngine final : public CudaEngine<float> {
     kernels::pooled_sums(gradient(kBn2Weight), gradient(kBn2Bias), da2_.data(), z2_.data(), route2_.data(), of.mean,
                          of.var, size, kConv2Channels, kPool1Side, stream());
     // Neither of the next two fills the GPU, nor needs the other: they run side by side, except where each is timed.
-    const bool beside = !timer().on();
-    if (beside) {
-      summed_.record(stream());
-      beside_.wait(summed_);
-    }
+    cuda::Stream& beside = timer().on() ? compute() : beside_;
+    summed_.record(stream());
+    beside.wait(summed_);
     const auto cost = kernels::conv2d_cost(size, kConv1Channels, kConv2Channels, kPool1Side);
     timer().op("conv2d data", cost);
     kernels::gradient_in_conv_taps({taps_.data(), batch.images, route1_.data()}, of, parameter(kConv2Weight), size,
                                    stream());
     timer().op("conv2d weight", cost);
     kernels::gradient_in_conv_weight(conv2_partial_.data(), of, a1_.data(), size, kConv1Channels, kConv2Channels,
-                                     kPool1Side, beside ? beside_.get() : stream());
-    if (beside) {
-      multiplied_.record(beside_.get());
-      compute().wait(multiplied_);
-    }
+                                     kPool1Side, beside.get());
+    multiplied_.record(beside.get());
+    compute().wait(multiplied_);
     // The convolutions' biases keep the gradient 0 that the slab was filled with (unfused_engine.h).
   }
 

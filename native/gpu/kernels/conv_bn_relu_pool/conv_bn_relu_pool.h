@@ -201,6 +201,7 @@ void layer_gradient_from_moments(float* dw, float* dgamma, float* dbeta, float* 
 
 // gradient_in_conv_taps: gradient_in_conv_data of the network's conv2 whose dx, da of layer 1, never leaves the block:
 // taps (B,32,10) are what layer 1's gradients need of it. `images` are bytes, `route` is layer 1's.
+//   numerics as gradient_in_conv_data, each image times a scale of its own (gradient.cuh says why)
 struct Layer1Taps {
   float* taps;
   const std::uint8_t *images, *route;

@@ -26,7 +26,8 @@ __global__ void __launch_bounds__(32 * kGroups, kEach == 8 ? 3 : 2)
   __shared__ ChannelGradient channels[kMostGradientChannels];
   const std::int64_t b = blockIdx.x;
   const int first = int(blockIdx.y) * Conv::kChannels, t = int(threadIdx.y) * 32 + int(threadIdx.x);
-  for (int o = t; o < out; o += Conv::kThreads) channels[o] = channel_gradient(by, o);
+  const float scale = kToTaps ? scale_of_image(b) : 1;
+  for (int o = t; o < out; o += Conv::kThreads) channels[o] = channel_gradient(by, o, scale);
   __syncthreads();  // the constants of all channels are there
   float sums[kEach][kConvRows] = {};
   const GradientInput input{z + b * out * kConvArea, da + b * out * kConvWindows, route + b * out * kConvWindows,
@@ -51,6 +52,7 @@ __global__ void __launch_bounds__(32 * kGroups, kEach == 8 ? 3 : 2)
     if (c < in)
       add_routed_taps(taps, da1 + channel * kConvArea, layer1.route + (b * in + c) * kConvArea, plane, kPool1Side,
                       t % kLanes, kLanes);
+    for (float& tap : taps) tap /= scale;  // da1 is times scale
     store_routed_taps<kLanes>(layer1.taps, taps, b * in + c, c < in, t % kLanes);
   }
 }

@@ -1,5 +1,5 @@
-// Steps of the fused engine, of one model or of several side by side: six launches each or four, cut up by the plan of their
-// batch, many steps a CUDA graph. With other ranks three exchanges stand between them.
+// Steps of the fused engine, of one model or of several side by side: six launches each, or four, cut up by the plan of
+// their batch, many steps a CUDA graph. With other ranks three exchanges stand between them.
 #pragma once
 
 #include <map>

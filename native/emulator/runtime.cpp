@@ -67,6 +67,8 @@ void emulator::remember(const void* kernel, const ByAddress& launch) { by_addres
 cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* kernel, void** arguments) {
   const auto found = by_address.find(kernel);
   if (found == by_address.end()) return cudaErrorInvalidValue;
+  for (unsigned k = 0; k < config->numAttrs; ++k)
+    if (config->attrs[k].id == cudaLaunchAttributeClusterDimension) return cudaErrorInvalidValue;  // not emulated
   found->second(arguments, config->gridDim, config->blockDim, config->dynamicSmemBytes);
   return cudaSuccess;
 }

@@ -23,6 +23,7 @@
 #define __forceinline__ inline __attribute__((always_inline))
 #define __align__(n) __attribute__((aligned(n)))
 #define __launch_bounds__(...)
+#define __maxnreg__(...)
 #define __grid_constant__
 
 // ---- vector types ---------------------------------------------------------------------------------------------------
@@ -145,7 +146,11 @@ cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaStream_t
 cudaError_t cudaDeviceSynchronize();
 cudaError_t cudaGetDevice(int* device);
 cudaError_t cudaSetDevice(int device);
-enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
+enum cudaFuncAttribute {
+  cudaFuncAttributeMaxDynamicSharedMemorySize = 8,
+  cudaFuncAttributePreferredSharedMemoryCarveout = 9
+};
+enum cudaSharedCarveout { cudaSharedmemCarveoutMaxShared = 100 };
 // As an A100 says.
 enum cudaDeviceAttr {
   cudaDevAttrMultiProcessorCount = 16,
@@ -158,11 +163,17 @@ struct cudaFuncAttributes {
   int ptxVersion, binaryVersion;
 };
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* kernel);
-enum cudaLaunchAttributeID { cudaLaunchAttributeProgrammaticStreamSerialization = 6 };
+enum cudaLaunchAttributeID {
+  cudaLaunchAttributeClusterDimension = 4,
+  cudaLaunchAttributeProgrammaticStreamSerialization = 6
+};
 struct cudaLaunchAttribute {
   cudaLaunchAttributeID id;
   struct {
     int programmaticStreamSerializationAllowed;
+    struct {
+      unsigned x, y, z;
+    } clusterDim;
   } val;
 };
 struct cudaLaunchConfig_t {
@@ -178,8 +189,9 @@ namespace emulator {
 cudaError_t set_dynamic_limit(int bytes);
 }
 template <class Function>
-cudaError_t cudaFuncSetAttribute(Function, cudaFuncAttribute, int bytes) {
-  return emulator::set_dynamic_limit(bytes);
+cudaError_t cudaFuncSetAttribute(Function, cudaFuncAttribute attribute, int value) {
+  if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize) return cudaSuccess;
+  return emulator::set_dynamic_limit(value);
 }
 cudaError_t cudaGetLastError();
 cudaError_t cudaPeekAtLastError();

@@ -30,8 +30,8 @@ inline constexpr int kGradientWarps = 8;        // of a block of fc1_backward, w
 inline constexpr int kFc1Columns = 32;          // of fc1.weight, that a block of fc1_backward owns:
 inline constexpr int kFc1Groups = 2 * kCells2;  // half of the channels of a cell
 
-// fc, which takes the place of fc1_forward, head and half of fc1_backward in small batches: clusters, blocks of one, and
-// samples that one takes at most.
+// fc, which takes the place of fc1_forward, head and half of fc1_backward in small batches: clusters, blocks of one,
+// and samples that one takes at most.
 inline constexpr int kFcClusters = 8, kFcRanks = 8, kFcRows = 16, kFcThreads = 256;
 
 // State::trace is (steps, kTracePhases, kTracePoints, kTraceBlocks): x is the time in ns, or 0 where no block came by;
@@ -171,9 +171,9 @@ struct State : Arrays {
   int batch;
   double inv_n1, inv_n2;  // 1 / (values a channel is averaged over) in bn1 and bn2: division is slow on the device
   int conv_forward_blocks, fc1_forward_slices, head_blocks, conv2_backward_blocks;
-  int conv2_backward_rows;  // of an image, that a block takes at a time
-  bool fc1_backward_wgmma;  // it reads dh in tiles
-  bool with_fc;             // the step takes fc, and its kernels run side by side with their neighbours
+  int conv2_backward_rows;       // of an image, that a block takes at a time
+  bool fc1_backward_wgmma;       // it reads dh in tiles
+  bool with_fc;                  // the step takes fc, and its kernels run side by side with their neighbours
   int dy2_sum_rows, dy2_maxima;  // that fc1_backward or fc leaves
 };
 

@@ -86,7 +86,7 @@ __device__ __forceinline__ void update_fc1_columns(const State& s, Fc1Scratch<P>
 // the next kernel starts after all of them.
 template <class P>
 __global__ void __launch_bounds__(kUpdateThreads) update_with_fc1_kernel(State s, int graph_step) {
-  __shared__ union Scratch {
+  __shared__ union {
     Fc1Scratch<P> fc1;
     UpdateScratch rest;
   } scratch;

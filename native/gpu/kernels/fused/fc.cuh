@@ -2,12 +2,15 @@
 // fc1_forward, head and the dgrad of fc1_backward, whose boundaries cost more than their work. (The weight gradient of
 // fc1 is left to update, whose blocks make it while conv2_backward runs.)
 //
-// A cluster of kFcRanks blocks takes up to kFcRows samples, a block of it 8 of the 64 channels in all 49 cells: 98 KiB
-// of fc1.weight, which arrive while conv_forward still runs. So bn2 needs the sums of 8 channels only; and a block gets
-//   forward    a part of h of all the cluster's samples: it goes to the block that owns the sample,
-//   backward   dh of all the cluster's samples, from their owners,
-// both through distributed shared memory, at whose barriers the bytes are counted. Row r of a cluster's samples is
-// owned by block r % kFcRanks, by its warp r / kFcRanks.
+// A cluster of kFcRanks blocks takes up to kFcRows samples. Each of its blocks has 8 of the 64 channels, in all 49
+// cells, and their 98 KiB of fc1.weight, which arrive while conv_forward still runs. So bn2 needs the sums of 8
+// channels only.
+//   forward    a block makes the part of h that its channels add, of all samples of the cluster, and sends each
+//   sample's
+//              to the block that owns it, which goes on from h to dh
+//   backward   a block gets dh of all samples of the cluster from their owners, and makes dy2 of its channels
+// Both pass through distributed shared memory, where barriers count the bytes. Row r of a cluster's samples is owned by
+// block r % kFcRanks, by its warp r / kFcRanks.
 #pragma once
 
 #include "kernels/device/cluster.cuh"
@@ -36,7 +39,8 @@ struct FcSums {
   MBarrier weights, h, dh;  // have arrived: of h what this block's samples need
 };
 
-// The gradient of bn2's output; and what phases behind need: see State.
+// bn2, h, the logits, dh, dy2, and the sums that later phases need: see State. With as many registers as conv_forward's
+// blocks leave.
 template <class P>
 __global__ void __maxnreg__(P::kScaled ? 96 : 112) fc_kernel(State s, int graph_step) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL

@@ -5,9 +5,8 @@
 // A cluster of kFcRanks blocks takes up to kFcRows samples. Each of its blocks has 8 of the 64 channels, in all 49
 // cells, and their 98 KiB of fc1.weight, which arrive while conv_forward still runs. So bn2 needs the sums of 8
 // channels only.
-//   forward    a block makes the part of h that its channels add, of all samples of the cluster, and sends each
-//   sample's
-//              to the block that owns it, which goes on from h to dh
+//   forward    a block makes the part of h that its channels add, of all samples of the cluster, and sends it to the
+//              blocks that own the samples, which go on from h to dh
 //   backward   a block gets dh of all samples of the cluster from their owners, and makes dy2 of its channels
 // Both pass through distributed shared memory, where barriers count the bytes. Row r of a cluster's samples is owned by
 // block r % kFcRanks, by its warp r / kFcRanks.

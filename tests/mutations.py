@@ -2254,7 +2254,7 @@ GAPS = [
             "constexpr int kFcSlots = 1;",
         ),
         ("zeros-behind-the-cells-forgotten", "stale", "if (tid < kFcRows)\n", "if (tid < 0)\n"),
-        ("sums-of-128-blocks", "boundary", "for (int k = 0; k < 3; ++k)", "for (int k = 0; k < 2; ++k)"),
+        ("sums-of-128-blocks", "boundary", "for (int k = 0; k < kFcSumRows / 64; ++k)", "for (int k = 0; k < 2; ++k)"),
         ("cell-by-the-wrong-warp", "layout", "(cell + n * kWarps) * 16 + t * 4", "(cell + n) * 16 + t * 4"),
         ("next-image-of-this-batch", "state", "graph_step + 1) * s.batch + image", "graph_step) * s.batch + image"),
         precision="bf16",

@@ -108,18 +108,20 @@ void test_fc1_backward() {
   }
 }
 
-// Its 64 blocks run at the same time, each with two samples at most.
+// Its 64 blocks run at the same time, each with two samples at most. It is for one model, and of several each has fewer
+// multiprocessors than samples.
 void test_fc() {
   const auto with_fc = [](const Rows& rows, const Limits& gpu, int batch) {
     return plan_for(rows, gpu, batch).value().with_fc;
   };
   for (const Rows& rows : {kBf16, kTf32}) {
-    CHECK(with_fc(rows, {132, kHopper, true}, 1) && with_fc(rows, {64, kHopper, true}, 128));
+    CHECK(with_fc(rows, {132, kHopper, true}, 1) && with_fc(rows, {132, kHopper, true}, 128));
+    CHECK(with_fc(rows, {64, kHopper, true}, 64) && !with_fc(rows, {64, kHopper, true}, 65));
     CHECK(!with_fc(rows, {132, kHopper, true}, 129) && !with_fc(rows, {63, kHopper, true}, 1));
+    CHECK(with_fc(rows, {192, kHopper, true}, 64) && !with_fc(rows, {193, kHopper, true}, 64));
     CHECK(!with_fc(rows, {132, kHopper, false}, 64));
   }
   CHECK(!with_fc(kFp32, {132, kHopper, true}, 64));
-  for (int batch = 1; batch <= 128; ++batch) CHECK(share_for(batch) < 64);  // of a fleet: it has no kernel for models
 }
 
 // A share of an H200, for one of several models.
@@ -203,8 +205,7 @@ void test_any_gpu() {
           const bool compiled = wgmma || !(*plan)[Phase::kFc1Forward].wgmma;
           const bool sliced = plan->fc1_slices == 1 || tiles_of_samples * plan->fc1_slices <= sms;
           const bool head = 1 <= plan->head_blocks && plan->head_blocks <= sms;
-          // A fleet's; but its share of so few samples is too small for fc.
-          const bool models = batch > sms && batch <= kLargestOfPack && !plan->with_fc;
+          const bool models = batch > sms && batch <= kLargestOfPack;  // a fleet's
           const auto can_run = [&](Phase phase) {
             const KernelRow& row = (*plan)[phase];
             return row.threads > 0 && row.one.kernel && (row.several.kernel || !models);

@@ -34,11 +34,11 @@ struct MBarrier {
   __device__ __forceinline__ void init(int arrivals) {
     asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(this)), "r"(arrivals) : "memory");
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");  // for the copy engine
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");  // for copies and send()
 #endif
   }
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  // An arrival that also says how many bytes copy_bulk() has to bring in this phase; some may have arrived before.
+  // An arrival that also says how many bytes copy_bulk() or send() brings in this phase; some may have arrived before.
   __device__ __forceinline__ void expect(int bytes) {
     delay();
     asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(shared_address(this)), "r"(bytes)

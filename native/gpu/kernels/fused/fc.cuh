@@ -22,6 +22,7 @@ namespace mnist::fused {
 inline constexpr int kFcSlots = kFcRows / kFcRanks;  // samples that a block owns
 inline constexpr int kFcPairs = (kCells2 + 1) / 2;   // of cells: a k-step of fc1 is a chunk of two
 inline constexpr int kFcWeightBytes = kCells2 * kHidden * 16;
+inline constexpr int kFcSumRows = 3 * 64;  // blocks of conv_forward at most: each of 64 threads adds up three rows
 
 struct FcMemory {
   static constexpr int kPitch = (2 * kFcPairs + 1) * 16, kDhPitch = kHidden * 2 + 16;  // odd multiples of 16 bytes
@@ -123,7 +124,7 @@ __global__ void __maxnreg__(P::kScaled ? 96 : 112) fc_kernel(State s, int graph_
                                               (std::size_t(first) * kCells2 + n) * kConv2Channels + rank * 8);
   float4 sum = {};
 #pragma unroll
-  for (int k = 0; k < 3; ++k)
+  for (int k = 0; k < kFcSumRows / 64; ++k)
     if (const int block = (tid >> 2) + 64 * k; block < s.conv_forward_blocks) {
       const float4 x = *reinterpret_cast<const float4*>(s.z2_sums + std::size_t(block) * 2 * kConv2Channels +
                                                         (tid >> 1 & 1) * kConv2Channels + rank * 8 + (tid & 1) * 4);

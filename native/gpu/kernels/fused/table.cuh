@@ -128,6 +128,7 @@ std::vector<KernelRow> KernelTable<kPrecision, Models>::rows() {
   if constexpr (kOne && !kFloats) {
     add({.phase = kFc,
          .rows = kFcRows,
+         .other_rows = kFcSumRows,
          .wgmma = true,
          .beside_fc = true,
          .cluster = kFcRanks,

@@ -55,7 +55,7 @@ struct EntryPoint {
 struct KernelRow {
   Phase phase;
   int rows = 0;            // that a thread block takes at a time: of conv2's image; samples; or sums of other blocks
-  int other_rows = 0;      // the same of a phase's second input: the next batch's moments, or head's sums
+  int other_rows = 0;      // the same of a phase's second input: the next batch's moments, head's or z2's sums
   int stages = 0;          // fc1: tiles in shared memory at a time
   int channel_splits = 1;  // conv2 backward: that conv2's channels are cut into, a thread block each
   Layout layout = Layout::kPixels;    // conv forward leaves it, conv2's backward reads it

@@ -1,4 +1,4 @@
-// bn2's backward from fc1_backward's sums, with SGD of its parameters.
+// bn2's backward from the sums of fc1_backward or fc, with SGD of its parameters.
 //
 // With D the gradient routed to each window's maximum, the backward of batch norm is, for each channel,
 //   dz2 = scale D + alpha + kappa z2,   kappa = -scale d gamma / (sigma N),   alpha = -scale d beta / N - kappa mean.
@@ -14,7 +14,7 @@ struct alignas(16) Bn2Backward {
   float largest[kConvWarps];  // kBounds: what |dz2| cannot exceed; [0] and [1] for half of the channels each
 };
 
-// Computes `bn` and the SGD step, after it has waited for fc1_backward; when it returns, all cp.async copies of the
+// Computes `bn` and the SGD step, after it has waited for the phase before; when it returns, all cp.async copies of the
 // block have arrived, too. Calls meanwhile() while its own loads are on their way.
 template <bool kBounds = false, class Meanwhile>
 __device__ __forceinline__ void make_bn2_backward(const State& s, Bn2Backward& bn, double (*partial)[2][kConv2Channels],
@@ -113,7 +113,7 @@ __device__ __forceinline__ float divide_by_dz2_scale(Bn2Backward& bn, float d_sc
 struct SumScales {
   float weights = 1, routed_taps = 1, da1 = 1;  // factors of the sums; `da1` divides what dgrad sums
 };
-// What is known of them before fc1_backward has run. The first block also chooses conv2's next scale, for update.
+// What is known of them before that phase has run. The first block also chooses conv2's next scale, for update.
 template <class P>
 __device__ __forceinline__ SumScales begin_scales(const State& s) {
   if constexpr (!P::kScaled) return {};

@@ -117,7 +117,7 @@ __device__ __forceinline__ void copy_filter(unsigned char* shared, const void* p
 #endif
 
 // Small batches: as conv_forward_kernel(). A warpgroup makes 8 rows (or the last 6) of half of the columns. In 16 bits
-// a block leaves registers for one of fc, which starts beside it.
+// a block leaves registers for one of fc, which starts beside it; but not in tf32 with whole images.
 template <class P, int kHalves>
 __global__ void __maxnreg__(sizeof(typename P::T) == 2 ? 88 : 128) conv_forward_wgmma_kernel(State s, int graph_step) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL

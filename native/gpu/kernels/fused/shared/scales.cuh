@@ -51,7 +51,7 @@ __device__ __forceinline__ float a1_scale(const State& s, int lane) {
 //            from their mean; with the population's statistics from the scale, the shift and where z2 ends
 //   fc1      as conv2
 //   dh       twice the upstream gradient times the largest weight of fc2: |softmax - one-hot| adds up to at most 2
-//   dy2      sums of 128 products, by the largest dh and the largest weight of fc1
+//   dy2      sums of 128 products, by the largest dh (in fc by what dh cannot exceed) and the largest weight of fc1
 //   dz2      from the largest dy2 and bn2's sums, with sqrt(N) as above: see make_bn2_backward()
 //   da1      sums of 576 products of dz2 and conv2's weights
 // Only sqrt(N) relies on something: that the variance, a difference of sums, is accurate. Where the mean is so much

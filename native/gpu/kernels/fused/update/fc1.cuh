@@ -1,5 +1,6 @@
 // update behind fc: its first blocks make fc1's weight gradient and the step with it, 32 columns each. They need what
-// fc left and nothing of conv2_backward, so they run beside it, on multiprocessors that it leaves free.
+// fc left and nothing of conv2_backward, so they run beside it where it, with a block an image, leaves multiprocessors
+// free.
 #pragma once
 
 #include "kernels/device/matrix.cuh"
@@ -82,8 +83,8 @@ __device__ __forceinline__ void update_fc1_columns(const State& s, Fc1Scratch<P>
   }
 }
 
-// A block of fc1 ends without a wait for conv2_backward, so that others take its place; those of the rest do wait, and
-// the next kernel starts after all of them.
+// A block of fc1 ends without a wait for conv2_backward, so that others take its place. It may, because the other
+// blocks do wait: the next kernel starts when every block has ended or passed its wait.
 template <class P>
 __global__ void __launch_bounds__(kUpdateThreads) update_with_fc1_kernel(State s, int graph_step) {
   __shared__ union {

@@ -46,9 +46,12 @@ def read_record(file: Path) -> Record:
 
 
 def read_records(place: Path) -> list[Record]:
-    """The records of a file, or of all JSON files of a folder: none where it is not there. Raises RecordError."""
+    """The records of a file, or of all JSON files of a folder: none where it is not there. Raises RecordError.
+
+    By their start: where two have the same row, the later one counts.
+    """
     files = sorted(place.glob("*.json")) if place.is_dir() else [place] if place.exists() else []
-    return [read_record(file) for file in files]
+    return sorted(map(read_record, files), key=lambda record: record["started"])
 
 
 def rows_of(records: Sequence[Record]) -> list[Record]:

@@ -77,6 +77,15 @@ Expected product(const Case& now, A a, std::int64_t rows, const std::vector<doub
   return want;
 }
 
+// fc1's product: a2 (batch, features) by the weights (hidden units, features).
+inline Expected fc1_product(const Case& now, const std::vector<double>& a2, const std::vector<double>& weight) {
+  std::vector<double> transposed(weight.size());
+  for (int unit = 0; unit < kHidden; ++unit)
+    for (int f = 0; f < kFeatures; ++f) transposed[f * kHidden + unit] = weight[unit * kFeatures + f];
+  const auto of_sample = [&](std::int64_t b, std::int64_t feature) { return a2[b * kFeatures + feature]; };
+  return product(now, of_sample, now.batch, transposed, kHidden, kFeatures);
+}
+
 // bn2 from conv forward's sums, of which four at a time are exact as floats. In tf32 it is of z2 in its unit.
 inline void check_bn2(PhaseMemory& memory, const Case& now, const std::vector<double>& sums,
                       const std::vector<double>& gamma, const std::vector<double>& beta, double unit) {

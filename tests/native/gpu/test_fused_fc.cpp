@@ -23,11 +23,7 @@ void test(Case now) {
   const double a2_unit = scaled(now.precision) ? scale_of(statistics.largest_a2) : 1;
   if (scaled(now.precision)) memory.check_scale("a2", now.name, fused::kA2Scale, a2_unit);
   const auto a2 = a2_of(now, inputs.pooled_z2, bn2.scale, bn2.shift, a2_unit);
-  std::vector<double> transposed(inputs.weight.size());
-  for (int unit = 0; unit < kHidden; ++unit)
-    for (int f = 0; f < kFeatures; ++f) transposed[f * kHidden + unit] = inputs.weight[unit * kFeatures + f];
-  const auto of_sample = [&](std::int64_t b, std::int64_t feature) { return a2[b * kFeatures + feature]; };
-  Expected h = product(now, of_sample, batch, transposed, kHidden, kFeatures);
+  Expected h = fc1_product(now, a2, inputs.weight);
   for (std::int64_t i = 0; i < batch * kHidden; ++i) {
     h.value[i] = std::max(h.value[i] + head.bias[i % kHidden], 0.0);
     h.bound[i] += summing(1) * (1 + h.value[i]);

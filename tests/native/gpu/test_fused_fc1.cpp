@@ -39,12 +39,8 @@ void test_forward(Case now, bool population) {
   std::vector<double> got(size);
   for (std::size_t i = 0; i < slices.size(); ++i) got[i % size] += slices[i];
   const auto a2 = a2_of(now, inputs.pooled_z2, scale, shift, a2_unit);
-  std::vector<double> transposed(inputs.weight.size());
-  for (int h = 0; h < kHidden; ++h)
-    for (int f = 0; f < kFeatures; ++f) transposed[f * kHidden + h] = inputs.weight[h * kFeatures + f];
-  const auto of_sample = [&](std::int64_t b, std::int64_t feature) { return a2[b * kFeatures + feature]; };
   check_elements("h_slices, added up", now.name, {{"sample", batch}, {"hidden unit", kHidden}}, got,
-                 product(now, of_sample, batch, transposed, kHidden, kFeatures));
+                 fc1_product(now, a2, inputs.weight));
   memory.check_rest(now.name);
 }
 

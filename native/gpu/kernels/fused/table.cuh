@@ -118,13 +118,9 @@ std::vector<KernelRow> KernelTable<kPrecision, Models>::rows() {
   if constexpr (kFloats) add_conv2_backward.template operator()<kHalf, 1, 2>();
 
   constexpr UpdateLoads kLoads = kUpdateLoads<State>;
-  constexpr std::size_t kPartial =
-      std::max(sizeof(float4[kUpdateGroups][64]), sizeof(float4[kConv2Groups][kConv2Columns]));
-  add({.phase = kUpdate,
-       .rows = kConv2Groups * kLoads.conv2,
-       .other_rows = kUpdateGroups * kLoads.head,
-       .blocks = kUpdateBlocks},
-      kUpdateThreads, update_kernel<P, Models>, std::max(sizeof(Bn1Scratch), kPartial), 0);
+  KernelRow update{.phase = kUpdate, .rows = kConv2Groups * kLoads.conv2};
+  update.other_rows = kUpdateGroups * kLoads.head, update.blocks = kUpdateBlocks;
+  add(update, kUpdateThreads, update_kernel<P, Models>, sizeof(UpdateScratch), 0);
   if constexpr (kOne && !kFloats) {
     add({.phase = kFc,
          .rows = kFcRows,
@@ -134,9 +130,8 @@ std::vector<KernelRow> KernelTable<kPrecision, Models>::rows() {
          .cluster = kFcRanks,
          .blocks = kFcClusters * kFcRanks},
         kFcThreads, fc_kernel<P>, sizeof(FcSums), sizeof(FcMemory));
-    KernelRow row = rows[rows.size() - 2];
-    row.phase = kUpdateWithFc1, row.blocks += kFc1Groups, row.beside_fc = true;
-    add(row, kUpdateThreads, update_with_fc1_kernel<P>, sizeof(Fc1Scratch<P>), 0);
+    update.phase = kUpdateWithFc1, update.blocks += kFc1Groups, update.beside_fc = true;
+    add(update, kUpdateThreads, update_with_fc1_kernel<P>, sizeof(Fc1Scratch<P>), 0);
   }
 
   if constexpr (kOne) {

@@ -1346,8 +1346,8 @@ FUSED = [
         (
             "bound-of-half-of-the-cells",
             "scale from a part",
-            "i < s.dy2_maxima; i += kConvThreads)",
-            "i < s.dy2_maxima / 2; i += kConvThreads)",
+            "i < s.dy2_maxima()) maxima",
+            "i < s.dy2_maxima() / 2) maxima",
         ),
         precision="fp32",
     ),
@@ -1468,7 +1468,7 @@ FUSED = [
     *of(
         "native/gpu/kernels/fused/conv2_backward/bn2_backward.cuh",
         (),
-        ("gradient-in-another-unit", "unit", "bn.scale[tid] * inverse * d_scale", "bn.scale[tid] * inverse"),
+        ("gradient-in-another-unit", "unit", "float(scale) * inverse * of_d", "float(scale) * inverse"),
         precision="tf32",
     ),
     *of(
@@ -2250,9 +2250,10 @@ GAPS = [
         (
             "second-sample-of-a-block-left-out",
             "boundary",
-            "constexpr int kFcSlots = kFcRows / kFcRanks;",
-            "constexpr int kFcSlots = 1;",
+            "add(first_h, memory.h[2][0][k], second_h, memory.h[2][1][k])",
+            "add(first_h, memory.h[2][0][k], second_h, 0.f)",
         ),
+        ("sums-before-the-second-warp", "race", "    Head::sync();\n", "    __nanosleep(0);\n"),
         ("zeros-behind-the-cells-forgotten", "stale", "if (tid < kFcRows)\n", "if (tid < 0)\n"),
         ("sums-of-128-blocks", "boundary", "for (int k = 0; k < kFcSumRows / 64; ++k)", "for (int k = 0; k < 2; ++k)"),
         ("cell-by-the-wrong-warp", "layout", "(cell + n * kWarps) * 16 + t * 4", "(cell + n) * 16 + t * 4"),
@@ -2273,7 +2274,8 @@ GAPS = [
     *of(
         "native/gpu/kernels/fused/update/fc1.cuh",
         ("ctest test_fused_update",),
-        ("last-samples-left-out", "boundary", "first < s.batch; first += 16", "first + 15 < s.batch; first += 16"),
+        ("last-samples-left-out", "boundary", "k < count; k += 16", "k + 15 < count; k += 16"),
+        ("first-samples-twice", "boundary", "std::size_t(first + row) * kFeatures", "std::size_t(row) * kFeatures"),
         ("copy-in-the-order-of-fc1", "layout", "fc1_chunk_at(hidden + g + 8 * i,", "fc1_chunk_at(hidden + g,"),
         precision="bf16",
     ),

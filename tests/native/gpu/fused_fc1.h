@@ -150,8 +150,7 @@ struct Statistics {
 
 // A maximum of each block of fc1's backward is the largest of its warps'.
 inline void check_largest(const char* array, PhaseMemory& memory, const Case& now, const float* warps,
-                          const std::vector<double>& want) {
-  const int of_block = fused::kGradientWarps;
+                          const std::vector<double>& want, int of_block = fused::kGradientWarps) {
   const auto of_warps = memory.result(warps, std::int64_t(want.size()) * of_block);
   std::vector<double> got(want.size(), -1);
   for (std::size_t i = 0; i < of_warps.size(); ++i) {
@@ -183,10 +182,10 @@ inline void check_dy2(PhaseMemory& memory, const Case& now, const Inputs& inputs
 
   // Its sums, and the largest of each block: which has 32 columns, or in fc 8 channels of a cluster's samples.
   const bool fc = now.plan.with_fc;
-  const std::int64_t most = (batch + fused::kFcClusters - 1) / fused::kFcClusters;
-  const int rows = fc ? fused::kFcClusters : fused::kCells2;
+  const std::int64_t most = fc ? (batch + s.fc_clusters - 1) / s.fc_clusters : batch;
+  const int rows = s.dy2_sum_rows();
   Expected sums(2 * rows * kConv2Channels);
-  std::vector<double> largest(fc ? fused::kFcClusters * fused::kFcRanks : kFeatures / 32);
+  std::vector<double> largest(fc ? s.fc_clusters * fused::kFcRanks : kFeatures / 32);
   for (std::int64_t i = 0; i < batch * kFeatures; ++i) {
     const int feature = int(i % kFeatures), c = feature % kConv2Channels;
     const int cluster = int(i / kFeatures / most), at = fc ? cluster * kConv2Channels + c : feature;
@@ -204,7 +203,8 @@ inline void check_dy2(PhaseMemory& memory, const Case& now, const Inputs& inputs
   std::ranges::copy(memory.result(s.dy2_sums + kFeatures, rows * kConv2Channels), std::back_inserter(got_sums));
   check_elements("dy2_sums", now.name, {{"sum", 2}, {fc ? "cluster" : "cell", rows}, {"channel", kConv2Channels}},
                  got_sums, sums);
-  if (units || (!fc && fp16_terms(now.precision) > 0)) check_largest("dy2_max", memory, now, s.dy2_max, largest);
+  if (units || (!fc && fp16_terms(now.precision) > 0))
+    check_largest("dy2_max", memory, now, s.dy2_max, largest, fc ? 1 : fused::kGradientWarps);
 }
 
 // fc1.weight, its gradient where it is asked for, its copies and its maxima after the update.

@@ -57,11 +57,11 @@ struct Bn2 {
     inv_sigma = floats(kConv2Channels, 0.5, 1), gamma = floats(kConv2Channels, -1.5, 1.5);
     beta = floats(kConv2Channels, -0.5, 0.5);
     scale[kNoScale] = gamma[kNoScale] = 0;
-    const double of_cell = 0.5 / s.inv_n2 / s.dy2_sum_rows;  // so that their means are not small against dy2
+    const double of_cell = 0.5 / s.inv_n2 / s.dy2_sum_rows();  // so that their means are not small against dy2
     sums = floats(2 * kFeatures, -of_cell, of_cell);
     for (int i = 0; i < 2 * kFeatures; ++i) {
       const int c = i % kConv2Channels;
-      if (i % kFeatures >= s.dy2_sum_rows * kConv2Channels) {
+      if (i % kFeatures >= s.dy2_sum_rows() * kConv2Channels) {
         sums[i] = NAN;
         continue;
       }
@@ -420,7 +420,7 @@ void test(Case now, bool flat) {
   memory.give_as(s.dy2_sums, bn.sums);
   double next_scale = 0;
   if (storage.terms || storage.scaled) {
-    auto largest = now.random.values(s.dy2_maxima, 0, 0.5 * inputs.largest_dy2);
+    auto largest = now.random.values(s.dy2_maxima(), 0, 0.5 * inputs.largest_dy2);
     largest.end()[-84] = inputs.largest_dy2;
     memory.give_as(s.dy2_max, largest);
     inputs.unit.dz2 = scale_of(bn.largest_dz2(s, inputs.largest_dy2));

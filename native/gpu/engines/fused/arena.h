@@ -34,8 +34,8 @@ void for_arrays_of_engine(State& s, Precision precision, Place place) {
 template <class Place>
 void for_arrays_of_batch(State& s, Precision precision, std::int64_t multiprocessors, std::int64_t batch, Place place) {
   const std::int64_t value_bytes = stored_bytes(precision), blocks1 = multiprocessors, blocks2 = blocks1 + 1,
-                     rows = std::max<std::int64_t>(blocks2, kFcClusters * kFcRows);  // of head or fc
-  const std::int64_t cells1 = s.wgmma ? kChunkedImage / 16 : kCells1;                // as conv2_backward reads them
+                     rows = std::max<std::int64_t>(blocks2, kFcClusters * kFcRanks);  // of head or fc
+  const std::int64_t cells1 = s.wgmma ? kChunkedImage / 16 : kCells1;                 // as conv2_backward reads them
   place("a1", s.a1, batch * kConv1Channels * cells1 * value_bytes);
   place("route1", s.route1, batch * kRoute1Words * 4);
   place("z2", s.z2, batch * kConv2Channels * cells1 * value_bytes);

@@ -38,14 +38,11 @@ void set_batch(State& s, const Plan& plan, std::int64_t batch) {
   s.conv_forward_blocks = plan.conv_forward_blocks;
   s.fc1_forward_slices = plan.fc1_slices;
   s.head_blocks = plan.head_blocks;
-  s.dy2_sum_rows = kCells2;
-  s.dy2_maxima = kFc1Groups * kGradientWarps;
-  s.with_fc = plan.with_fc;
+  s.fc_clusters = 0;
   if (plan.with_fc) {
     const KernelRow& fc = plan[Phase::kFc];
-    s.head_blocks = fc.blocks * (s.batch > fc.blocks ? 2 : 1);  // a row of its sums a sample
-    s.dy2_sum_rows = fc.blocks / fc.cluster;
-    s.dy2_maxima = fc.blocks * fc.threads / 32;
+    s.head_blocks = fc.blocks;
+    s.fc_clusters = fc.blocks / fc.cluster;
   }
   s.conv2_backward_blocks = plan.conv2_backward_blocks;
   s.conv2_backward_rows = plan[Phase::kConv2Backward].rows;

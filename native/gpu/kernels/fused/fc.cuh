@@ -35,7 +35,7 @@ struct FcMemory {
 struct FcSums {
   float z2[64][20];                                 // partial sums and squares of the 8 channels; padded
   float scale[8], shift[8], mean[8], inv_sigma[8];  // bn2's; the first two make a2
-  float dy2[kFcThreads / 32][2][8];
+  float dy2[kFcThreads / 32][2][8], largest[kFcThreads / 32];
   MBarrier weights, h, dh;  // have arrived: of h what this block's samples need
 };
 
@@ -52,7 +52,7 @@ __global__ void __maxnreg__(P::kScaled ? 96 : 112) fc_kernel(State s, int graph_
   const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
   const auto [g, t] = fragment_place(lane);
   const int rank = blockIdx.x % kFcRanks, cluster = blockIdx.x / kFcRanks;
-  const int most = (s.batch + kFcClusters - 1) / kFcClusters;  // samples of a cluster
+  const int most = (s.batch + s.fc_clusters - 1) / s.fc_clusters;  // samples of a cluster
   const int first = cluster * most, count = max(0, min(most, s.batch - first));
   trace(s, Phase::kFc1Forward, 0, tid == 0);
 
@@ -72,18 +72,18 @@ __global__ void __maxnreg__(P::kScaled ? 96 : 112) fc_kernel(State s, int graph_
   const float* const fc2 = s.parameters + kParameters[kFc2Weight].offset;
   for (int i = tid; i < kClasses * kHidden; i += kFcThreads) (&memory.fc2[0][0])[i] = fc2[i];
 
-  // The sample that a warp owns, and the next batch's pixel moments: those of one image in a row of moment_sums.
+  // The sample that a warp owns, and the next batch's pixel moments.
   const int row = warp * kFcRanks + rank, sample = first + row;
-  const bool owns = row < count;  // of warps from kFcSlots on none
+  const bool owns = warp < kFcSlots && row < count;
   const int label = owns ? int(s.samples.labels[s.samples.order[std::size_t(graph_step) * s.batch + sample]]) : 0;
-  const int image = warp / 2 * int(gridDim.x) + int(blockIdx.x);
-  const int moment = tid % 64;
-  if (image < s.head_blocks && moment < kMoments)
-    s.moment_sums[std::size_t(image) * kMoments + moment] =
-        image < s.batch
-            ? s.samples.moments[std::size_t(s.samples.order[std::size_t(graph_step + 1) * s.batch + image]) * kMoments +
-                                moment]
-            : 0;
+  const int moment = tid - (kFcThreads - 64);
+  const bool sums_moments = 0 <= moment && moment < kMoments;
+  int images[kFcSlots];
+#pragma unroll
+  for (int k = 0; k < kFcSlots; ++k) {
+    const int image = int(blockIdx.x) + k * int(gridDim.x);
+    images[k] = sums_moments && image < s.batch ? s.samples.order[std::size_t(graph_step + 1) * s.batch + image] : -1;
+  }
   const float4 bias = reinterpret_cast<const float4*>(s.parameters + kParameters[kFc1Bias].offset)[lane];
   const int my_class = lane >> 1;
   const bool stores_class = (lane & 1) == 0 && my_class < kClasses;
@@ -110,6 +110,10 @@ __global__ void __maxnreg__(P::kScaled ? 96 : 112) fc_kernel(State s, int graph_
       s.scales[kNextFc1Scale] = weight_scale(of_fc1);
     }
   }
+  double moments[kFcSlots];
+#pragma unroll
+  for (int k = 0; k < kFcSlots; ++k)
+    moments[k] = images[k] < 0 ? 0 : s.samples.moments[std::size_t(images[k]) * kMoments + moment];
   cluster_sync();          // all blocks run: their shared memory may be written
   wait_for_predecessor();  // conv_forward: pooled_z2 and the channel sums
   trace(s, Phase::kFc1Forward, 1, tid == 0);
@@ -165,6 +169,7 @@ __global__ void __maxnreg__(P::kScaled ? 96 : 112) fc_kernel(State s, int graph_
   }
   __syncthreads();  // a2 is complete
   trace(s, Phase::kFc1Forward, 2, tid == 0);
+  if (sums_moments) s.moment_sums[std::size_t(blockIdx.x) * kMoments + moment] = moments[0] + moments[1];
   sums.weights.wait(0);
 
   // ---- this block's part of h: a warp makes 16 hidden units, in two chains of sums ----
@@ -239,17 +244,29 @@ __global__ void __maxnreg__(P::kScaled ? 96 : 112) fc_kernel(State s, int graph_
     *reinterpret_cast<uint2*>(static_cast<T*>(s.dh) + std::size_t(sample) * kHidden + 4 * lane) = bits;
   }
   trace(s, Phase::kFc1Forward, 5, tid == 0);
-  if (const int slot_row = warp * int(gridDim.x) + int(blockIdx.x); warp < kFcSlots && slot_row < s.head_blocks) {
-    // A row of head_sums a sample; of zeros where there is none.
-    float* const to = s.head_sums + std::size_t(slot_row) * kHeadValues;
+  // The block's row of head_sums, by a warp that owns no sample, from what the owners leave where their parts of h
+  // were: zeros where there is no sample.
+  using Head = NamedBarrier<1, 32 * (kFcSlots + 1)>;
+  if (warp < kFcSlots) {
+    reinterpret_cast<float4*>(memory.h[0][warp])[lane] = h[0];
+    reinterpret_cast<float4*>(memory.h[1][warp])[lane] = dh;
+    float* const rest = memory.h[2][warp];
+    if (stores_class) rest[my_class] = d[0];
+    if (lane == 0) rest[kClasses] = loss, rest[kClasses + 1] = hits;
+    Head::arrive();
+  } else if (warp == kFcSlots) {
+    Head::sync();
+    float* const to = s.head_sums + std::size_t(blockIdx.x) * kHeadValues;
+    const auto add = [](const float4& a, float x, const float4& b, float y) {
+      return make_float4(x * a.x + y * b.x, x * a.y + y * b.y, x * a.z + y * b.z, x * a.w + y * b.w);
+    };
+    const auto of = [&](int row, int slot) { return reinterpret_cast<const float4*>(memory.h[row][slot])[lane]; };
+    const float4 first_h = of(0, 0), second_h = of(0, 1);
 #pragma unroll
-    for (int k = 0; k < kClasses; ++k) {
-      const float x = __shfl_sync(0xffffffffu, d[0], 2 * k);
-      reinterpret_cast<float4*>(to + k * kHidden)[lane] = make_float4(x * h[0].x, x * h[0].y, x * h[0].z, x * h[0].w);
-    }
-    reinterpret_cast<float4*>(to + kClasses * kHidden)[lane] = dh;
-    if (stores_class) to[kClasses * kHidden + kHidden + my_class] = d[0];
-    if (lane == 0) to[kHeadValues - 2] = loss, to[kHeadValues - 1] = hits;
+    for (int k = 0; k < kClasses; ++k)
+      reinterpret_cast<float4*>(to + k * kHidden)[lane] = add(first_h, memory.h[2][0][k], second_h, memory.h[2][1][k]);
+    reinterpret_cast<float4*>(to + kClasses * kHidden)[lane] = add(of(1, 0), 1.f, of(1, 1), 1.f);
+    if (lane < kClasses + 2) to[kClasses * kHidden + kHidden + lane] = memory.h[2][0][lane] + memory.h[2][1][lane];
   }
   sums.dh.wait_for_cluster(0);  // then nobody writes here any more, so a block may end
   trace(s, Phase::kFc1Forward, 6, tid == 0);
@@ -324,8 +341,8 @@ __global__ void __maxnreg__(P::kScaled ? 96 : 112) fc_kernel(State s, int graph_
     for (int i = 0; i < 2; ++i)
       sums.dy2[warp][0][2 * t + i] = total[i], sums.dy2[warp][1][2 * t + i] = total_xhat[i] * sums.inv_sigma[2 * t + i];
   if constexpr (P::kScaled) {
-    largest = dy2_scale * warp_max(largest);
-    if (lane == 0) s.dy2_max[blockIdx.x * (kFcThreads / 32) + warp] = largest;
+    largest = warp_max(largest);
+    if (lane == 0) sums.largest[warp] = largest;
   }
   __syncthreads();  // the warps' sums are complete
   if (tid < 16) {
@@ -335,6 +352,11 @@ __global__ void __maxnreg__(P::kScaled ? 96 : 112) fc_kernel(State s, int graph_
     for (int k = 0; k < kFcThreads / 32; ++k) all += sums.dy2[k][which][c];
     s.dy2_sums[which * kFeatures + cluster * kConv2Channels + rank * 8 + c] = P::kScaled ? dy2_scale * all : all;
   }
+  if constexpr (P::kScaled)
+    if (warp == 1) {
+      const float all = dy2_scale * warp_max(sums.largest[lane % (kFcThreads / 32)]);
+      if (lane == 0) s.dy2_max[blockIdx.x] = all;
+    }
   trace(s, Phase::kFc1Forward, 7, tid == 0);
 #endif
 }

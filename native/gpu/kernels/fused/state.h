@@ -30,9 +30,9 @@ inline constexpr int kGradientWarps = 8;        // of a block of fc1_backward, w
 inline constexpr int kFc1Columns = 32;          // of fc1.weight, that a block of fc1_backward owns:
 inline constexpr int kFc1Groups = 2 * kCells2;  // half of the channels of a cell
 
-// fc, which takes the place of fc1_forward, head and half of fc1_backward in small batches: clusters, blocks of one,
-// and samples that one takes at most.
-inline constexpr int kFcClusters = 8, kFcRanks = 8, kFcRows = 16, kFcThreads = 256;
+// fc, which takes the place of fc1_forward, head and half of fc1_backward in small batches: clusters at most, blocks of
+// one, and samples that one takes at most.
+inline constexpr int kFcClusters = 16, kFcRanks = 8, kFcRows = 16, kFcThreads = 256;
 
 // State::trace is (steps, kTracePhases, kTracePoints, kTraceBlocks): x is the time in ns, or 0 where no block came by;
 // y the clock of a multiprocessor, and its number above kClockBits.
@@ -141,8 +141,8 @@ struct Arrays {
   float* head_sums;   // (head blocks, kHeadValues)
   void* dy2;          // (B, 49, 64) T, gradient of the pooled conv2 output, masked by relu
   float* dy2_sums;    // (2, 49, 64): over the batch, of dy2 and of dy2 * xhat; of fc's samples a row a cluster
-  float* dy2_max;     // (98, kGradientWarps) the largest |dy2| of each warp of fc1_backward, or of each of fc; in tf32
-                      // then (head blocks) the largest |dh| of each
+  float* dy2_max;     // (98, kGradientWarps) the largest |dy2| of each warp of fc1_backward, or of each block of fc; in
+                      // tf32 then (head blocks) the largest |dh| of each
   float* conv2_sums;  // (conv2_backward blocks, 18432), in the order of conv2_backward's stores
   float* routed_tap_sums;  // (conv2_backward blocks, 32, kRoutedTapColumns)
   float* bn2_sign;         // (64): -1 where bn2.weight was negative in the step that is ending, 1 elsewhere
@@ -171,10 +171,13 @@ struct State : Arrays {
   int batch;
   double inv_n1, inv_n2;  // 1 / (values a channel is averaged over) in bn1 and bn2: division is slow on the device
   int conv_forward_blocks, fc1_forward_slices, head_blocks, conv2_backward_blocks;
-  int conv2_backward_rows;       // of an image, that a block takes at a time
-  bool fc1_backward_wgmma;       // it reads dh in tiles
-  bool with_fc;                  // the step takes fc, and its kernels run side by side with their neighbours
-  int dy2_sum_rows, dy2_maxima;  // that fc1_backward or fc leaves
+  int conv2_backward_rows;  // of an image, that a block takes at a time
+  bool fc1_backward_wgmma;  // it reads dh in tiles
+  int fc_clusters;          // of a step with fc, whose kernels run side by side with their neighbours; else 0
+
+  // That fc or fc1_backward leaves.
+  constexpr int dy2_sum_rows() const { return fc_clusters ? fc_clusters : kCells2; }
+  constexpr int dy2_maxima() const { return fc_clusters ? fc_clusters * kFcRanks : kFc1Groups * kGradientWarps; }
 };
 
 // Several models of equal steps, which train side by side: blockIdx.z of a launch is the model. Each has Arrays and

@@ -305,9 +305,8 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv2_backward_half_images_ke
     if (tid == 0)
       for (int item = 0; item < 2; ++item) halves.copy_gradient(item);
   };
-  make_bn2_backward<true>(s, bn, reinterpret_cast<double (*)[2][kConv2Channels]>(shared + offsetof(Memory, partial)),
-                          meanwhile);
-  const float dz2_scale = divide_by_dz2_scale(bn);
+  const float dz2_scale = make_bn2_backward<true>(
+      s, bn, reinterpret_cast<double (*)[2][kConv2Channels]>(shared + offsetof(Memory, partial)), meanwhile, 1.f);
   trace(s, Phase::kConv2Backward, 2, tid == 0);
   if (warp < kGroupThreads / 32) {
     take_registers<Halves::kDgradRegisters>();

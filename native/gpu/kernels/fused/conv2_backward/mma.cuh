@@ -194,9 +194,10 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv2_backward_kernel(Models 
     for (int stage = 0; stage < kStages; ++stage)
       if (item >= stage * items.stride()) items.clear_padding(stage, tid);
   };
-  make_bn2_backward<P::kScaled>(
-      s, bn, reinterpret_cast<double (*)[2][kConv2Channels]>(shared + Items::Shared::kPartial), meanwhile);
-  finish_scales<P>(items.scales, bn, dy2_scale);
+  finish_scales<P>(items.scales,
+                   make_bn2_backward<P::kScaled>(
+                       s, bn, reinterpret_cast<double (*)[2][kConv2Channels]>(shared + Items::Shared::kPartial),
+                       meanwhile, dy2_scale));
   trace(s, Phase::kConv2Backward, 2, tid == 0);
 
   if (tid < kRoleThreads)

@@ -328,9 +328,9 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv2_backward_whole_images_k
     for (int stage = 0; stage < 2; ++stage)
       if (item >= stage * items.stride()) images.clear_padding(stage, tid);
   };
-  make_bn2_backward<P::kScaled>(s, bn, reinterpret_cast<double (*)[2][kConv2Channels]>(shared + Shared::kPartial),
-                                meanwhile);
-  finish_scales<P>(items.scales, bn, dy2_scale);
+  finish_scales<P>(items.scales, make_bn2_backward<P::kScaled>(
+                                     s, bn, reinterpret_cast<double (*)[2][kConv2Channels]>(shared + Shared::kPartial),
+                                     meanwhile, dy2_scale));
   trace(s, Phase::kConv2Backward, 2, tid == 0);
   arrived->wait(0);
   make_dz2<kConvThreads>(items, item, 0, tid);

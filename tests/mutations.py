@@ -2274,8 +2274,7 @@ GAPS = [
     *of(
         "native/gpu/kernels/fused/update/fc1.cuh",
         ("ctest test_fused_update",),
-        ("last-samples-left-out", "boundary", "k < count; k += 16", "k + 15 < count; k += 16"),
-        ("first-samples-twice", "boundary", "std::size_t(first + row) * kFeatures", "std::size_t(row) * kFeatures"),
+        ("last-samples-left-out", "boundary", "first < s.batch; first += 16", "first + 15 < s.batch; first += 16"),
         ("copy-in-the-order-of-fc1", "layout", "fc1_chunk_at(hidden + g + 8 * i,", "fc1_chunk_at(hidden + g,"),
         precision="bf16",
     ),

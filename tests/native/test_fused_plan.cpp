@@ -108,21 +108,18 @@ void test_fc1_backward() {
   }
 }
 
-// Its 64 or 128 blocks run at the same time, each with two samples at most. It is for one model.
+// Its 64 blocks run at the same time, each with two samples at most. It is for one model, and of several each has fewer
+// multiprocessors than samples.
 void test_fc() {
   const auto with_fc = [](const Rows& rows, const Limits& gpu, int batch) {
     return plan_for(rows, gpu, batch).value().with_fc;
   };
   for (const Rows& rows : {kBf16, kTf32}) {
-    const auto blocks = [&](int batch) {
-      return plan_for(rows, {132, kHopper, true}, batch).value()[Phase::kFc].blocks;
-    };
-    CHECK(blocks(1) == 64 && blocks(128) == 64 && blocks(129) == 128 && blocks(256) == 128);
-    CHECK(with_fc(rows, {132, kHopper, true}, 1) && with_fc(rows, {132, kHopper, true}, 256));
-    CHECK(with_fc(rows, {127, kHopper, true}, 128) && !with_fc(rows, {127, kHopper, true}, 129));
-    CHECK(!with_fc(rows, {132, kHopper, true}, 257) && !with_fc(rows, {63, kHopper, true}, 1));
+    CHECK(with_fc(rows, {132, kHopper, true}, 1) && with_fc(rows, {132, kHopper, true}, 128));
+    CHECK(with_fc(rows, {64, kHopper, true}, 64) && !with_fc(rows, {64, kHopper, true}, 65));
+    CHECK(!with_fc(rows, {132, kHopper, true}, 129) && !with_fc(rows, {63, kHopper, true}, 1));
     CHECK(with_fc(rows, {192, kHopper, true}, 64) && !with_fc(rows, {193, kHopper, true}, 64));
-    CHECK(!with_fc(rows, {132, kHopper, false}, 64) && !with_fc(rows, {132, kHopper, true, false}, 64));
+    CHECK(!with_fc(rows, {132, kHopper, false}, 64));
   }
   CHECK(!with_fc(kFp32, {132, kHopper, true}, 64));
 }
@@ -130,7 +127,7 @@ void test_fc() {
 // A share of an H200, for one of several models.
 void test_share() {
   using enum Layout;
-  const auto share = [](int multiprocessors) { return Limits{multiprocessors, kHopper, true, false}; };
+  const auto share = [](int multiprocessors) { return Limits{multiprocessors, kHopper, true}; };
   check_plan(kBf16, share(8), {64, 14, true, 64, 14, kChunks, 8, 8, 8, 8}, "a share of 8");
   check_plan(kBf16, share(15), {64, 14, true, 64, 14, kChunks, 15, 14, 8, 15}, "a share of 15");
   check_plan(kBf16, share(16), {64, 14, true, 16, 14, kChunks, 16, 4, 8, 16}, "a share of 16");
@@ -186,9 +183,8 @@ void test_any_gpu() {
     for (const auto& [shared, wgmma] : {std::pair{kSmall, false}, {kA100, false}, {kHopper, false}, {kHopper, true}})
       for (const int sms : {2, 3, 4, 24, 28, 58, 108, 132, 142, 148, 170})
         for (int batch = 1; batch < 700; ++batch) {
-          if (shared == kSmall && sms < 4) continue;          // of floats an image is cut into four there
-          const bool models = batch > sms && batch % 2 == 0;  // a fleet's
-          const auto plan = plan_for(rows, {sms, shared, wgmma, !models}, batch);
+          if (shared == kSmall && sms < 4) continue;  // of floats an image is cut into four there
+          const auto plan = plan_for(rows, {sms, shared, wgmma}, batch);
           const std::string what = std::string(to_string(precision)) + ", " + std::to_string(shared) + " bytes, " +
                                    std::to_string(sms) + " multiprocessors, batch " + std::to_string(batch);
           if (!plan) {
@@ -209,6 +205,7 @@ void test_any_gpu() {
           const bool compiled = wgmma || !(*plan)[Phase::kFc1Forward].wgmma;
           const bool sliced = plan->fc1_slices == 1 || tiles_of_samples * plan->fc1_slices <= sms;
           const bool head = 1 <= plan->head_blocks && plan->head_blocks <= sms;
+          const bool models = batch > sms && batch <= kLargestOfPack;  // a fleet's
           const auto can_run = [&](Phase phase) {
             const KernelRow& row = (*plan)[phase];
             return row.threads > 0 && row.one.kernel && (row.several.kernel || !models);

@@ -421,7 +421,7 @@ void test(Case now, bool flat) {
   double next_scale = 0;
   if (storage.terms || storage.scaled) {
     auto largest = now.random.values(s.dy2_maxima(), 0, 0.5 * inputs.largest_dy2);
-    largest.end()[-84] = inputs.largest_dy2;
+    largest.end()[-60] = inputs.largest_dy2;
     memory.give_as(s.dy2_max, largest);
     inputs.unit.dz2 = scale_of(bn.largest_dz2(s, inputs.largest_dy2));
     auto weights = now.random.values(fused::kConv2Values / 32, 0, 1);

@@ -43,10 +43,7 @@ void test(Case now) {
 int main() {
   require_gpu();
   require_code(cuda::kTensorCapability);
-  // Fewer samples than clusters, a ragged cluster, two samples a block, and every place full: of 8 and of 16 clusters.
-  for_every_size(
-      Phase::kFc,
-      {{132, 1}, {132, 5}, {132, 13}, {132, 64}, {132, 65}, {132, 100}, {132, 128}, {132, 129}, {132, 200}, {132, 256}},
-      test);
+  // Fewer samples than clusters, a ragged cluster, two samples a block, and every place full.
+  for_every_size(Phase::kFc, {{132, 1}, {132, 5}, {132, 13}, {132, 64}, {132, 65}, {132, 100}, {132, 128}}, test);
   return finish_phase();
 }

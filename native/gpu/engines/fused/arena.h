@@ -33,9 +33,8 @@ void for_arrays_of_engine(State& s, Precision precision, Place place) {
 // The same for the intermediate values of a batch, on so many multiprocessors.
 template <class Place>
 void for_arrays_of_batch(State& s, Precision precision, std::int64_t multiprocessors, std::int64_t batch, Place place) {
-  const std::int64_t value_bytes = stored_bytes(precision), blocks1 = multiprocessors, blocks2 = blocks1 + 1,
-                     rows = std::max<std::int64_t>(blocks2, kFcClusters * kFcRanks);  // of head or fc
-  const std::int64_t cells1 = s.wgmma ? kChunkedImage / 16 : kCells1;                 // as conv2_backward reads them
+  const std::int64_t value_bytes = stored_bytes(precision), blocks1 = multiprocessors, blocks2 = blocks1 + 1;
+  const std::int64_t cells1 = s.wgmma ? kChunkedImage / 16 : kCells1;  // as conv2_backward reads them
   place("a1", s.a1, batch * kConv1Channels * cells1 * value_bytes);
   place("route1", s.route1, batch * kRoute1Words * 4);
   place("z2", s.z2, batch * kConv2Channels * cells1 * value_bytes);
@@ -46,12 +45,12 @@ void for_arrays_of_batch(State& s, Precision precision, std::int64_t multiproces
   place("h", s.h, batch * kHidden * 4);
   place("logits", s.logits, batch * kClasses * 4);
   place("dh", s.dh, (batch + kSamplesPerDhTile - 1) / kSamplesPerDhTile * kSamplesPerDhTile * kHidden * value_bytes);
-  place("head_sums", s.head_sums, rows * kHeadValues * 4);
+  place("head_sums", s.head_sums, blocks2 * kHeadValues * 4);
   place("dy2_sums", s.dy2_sums, 2 * kFeatures * 4);
   place("dy2_max", s.dy2_max, (2 * kCells2 * kGradientWarps + blocks2) * 4);
   place("conv2_sums", s.conv2_sums, blocks2 * kConv2Values * 4);
   place("routed_tap_sums", s.routed_tap_sums, blocks2 * kConv1Channels * kRoutedTapColumns * 4);
-  place("moment_sums", s.moment_sums, rows * kMoments * 8);
+  place("moment_sums", s.moment_sums, blocks2 * kMoments * 8);
 }
 
 // A state whose arrays lie in an arena, and the pointers through which the host writes.

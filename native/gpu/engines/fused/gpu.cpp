@@ -43,7 +43,6 @@ Gpu limited_gpu(const EngineOptions& options, std::span<const KernelRow> rows) {
 
 Limits limits_for_model(const Limits& limits, int multiprocessors, std::span<const KernelRow> rows) {
   Limits share = limits;
-  share.alone = false;
   const auto fits = [&](int count) {
     share.multiprocessors = count;
     return why_it_does_not_fit(rows, share).empty();

@@ -38,12 +38,8 @@ void set_batch(State& s, const Plan& plan, std::int64_t batch) {
   s.conv_forward_blocks = plan.conv_forward_blocks;
   s.fc1_forward_slices = plan.fc1_slices;
   s.head_blocks = plan.head_blocks;
-  s.fc_clusters = 0;
-  if (plan.with_fc) {
-    const KernelRow& fc = plan[Phase::kFc];
-    s.head_blocks = fc.blocks;
-    s.fc_clusters = fc.blocks / fc.cluster;
-  }
+  s.with_fc = plan.with_fc;
+  if (plan.with_fc) s.head_blocks = plan[Phase::kFc].blocks;
   s.conv2_backward_blocks = plan.conv2_backward_blocks;
   s.conv2_backward_rows = plan[Phase::kConv2Backward].rows;
   s.fc1_backward_wgmma = plan[Phase::kFc1Backward].wgmma;

@@ -30,9 +30,9 @@ inline constexpr int kGradientWarps = 8;        // of a block of fc1_backward, w
 inline constexpr int kFc1Columns = 32;          // of fc1.weight, that a block of fc1_backward owns:
 inline constexpr int kFc1Groups = 2 * kCells2;  // half of the channels of a cell
 
-// fc, which takes the place of fc1_forward, head and half of fc1_backward in small batches: clusters at most, blocks of
-// one, and samples that one takes at most.
-inline constexpr int kFcClusters = 16, kFcRanks = 8, kFcRows = 16, kFcThreads = 256;
+// fc, which takes the place of fc1_forward, head and half of fc1_backward in small batches: clusters, blocks of one,
+// and samples that one takes at most.
+inline constexpr int kFcClusters = 8, kFcRanks = 8, kFcRows = 16, kFcThreads = 256;
 
 // State::trace is (steps, kTracePhases, kTracePoints, kTraceBlocks): x is the time in ns, or 0 where no block came by;
 // y the clock of a multiprocessor, and its number above kClockBits.
@@ -173,11 +173,11 @@ struct State : Arrays {
   int conv_forward_blocks, fc1_forward_slices, head_blocks, conv2_backward_blocks;
   int conv2_backward_rows;  // of an image, that a block takes at a time
   bool fc1_backward_wgmma;  // it reads dh in tiles
-  int fc_clusters;          // of a step with fc, whose kernels run side by side with their neighbours; else 0
+  bool with_fc;             // the step takes fc, and its kernels run side by side with their neighbours
 
   // That fc or fc1_backward leaves.
-  constexpr int dy2_sum_rows() const { return fc_clusters ? fc_clusters : kCells2; }
-  constexpr int dy2_maxima() const { return fc_clusters ? fc_clusters * kFcRanks : kFc1Groups * kGradientWarps; }
+  constexpr int dy2_sum_rows() const { return with_fc ? kFcClusters : kCells2; }
+  constexpr int dy2_maxima() const { return with_fc ? kFcClusters * kFcRanks : kFc1Groups * kGradientWarps; }
 };
 
 // Several models of equal steps, which train side by side: blockIdx.z of a launch is the model. Each has Arrays and

@@ -122,16 +122,14 @@ std::vector<KernelRow> KernelTable<kPrecision, Models>::rows() {
   update.other_rows = kUpdateGroups * kLoads.head, update.blocks = kUpdateBlocks;
   add(update, kUpdateThreads, update_kernel<P, Models>, sizeof(UpdateScratch), 0);
   if constexpr (kOne && !kFloats) {
-    for (const int clusters : {kFcClusters, kFcClusters / 2})
-      add({.phase = kFc,
-           .rows = kFcRows,
-           .other_rows = kFcSumRows,
-           .wgmma = true,
-           .min_batch = clusters == kFcClusters ? kFcClusters / 2 * kFcRows + 1 : 0,
-           .beside_fc = true,
-           .cluster = kFcRanks,
-           .blocks = clusters * kFcRanks},
-          kFcThreads, fc_kernel<P>, sizeof(FcSums), sizeof(FcMemory));
+    add({.phase = kFc,
+         .rows = kFcRows,
+         .other_rows = kFcSumRows,
+         .wgmma = true,
+         .beside_fc = true,
+         .cluster = kFcRanks,
+         .blocks = kFcClusters * kFcRanks},
+        kFcThreads, fc_kernel<P>, sizeof(FcSums), sizeof(FcMemory));
     update.phase = kUpdateWithFc1, update.blocks += kFc1Groups, update.beside_fc = true;
     add(update, kUpdateThreads, update_with_fc1_kernel<P>, sizeof(Fc1Scratch<P>), 0);
   }

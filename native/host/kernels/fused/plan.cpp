@@ -46,8 +46,9 @@ std::optional<Plan> plan_for(std::span<const KernelRow> rows, const Limits& gpu,
   const auto& head = take(Phase::kHead, any);
   take(Phase::kUpdate, any);
   if (!complete) return {};
+  // Of several models each has fewer multiprocessors than samples, and fc is for one model.
   const auto of_fc = [&](const KernelRow& row) {
-    return gpu.wgmma && gpu.alone && row.blocks <= sms && sms <= row.other_rows && row.min_batch <= batch &&
+    return gpu.wgmma && row.blocks <= sms && sms <= row.other_rows && batch <= sms &&
            batch <= row.rows * row.blocks / row.cluster;
   };
   take(Phase::kFc, of_fc);

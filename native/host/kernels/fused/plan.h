@@ -18,7 +18,6 @@ struct Limits {
   int multiprocessors = 0;
   int shared = 0;      // bytes of shared memory that a thread block may have
   bool wgmma = false;  // the code was compiled for sm_90a
-  bool alone = true;   // one model, not several side by side
 };
 
 // The six launches of a step, in their order; those in front of a training, which the plan leaves alone; and two more.
@@ -62,7 +61,7 @@ struct KernelRow {
   Layout layout = Layout::kPixels;    // conv forward leaves it, conv2's backward reads it
   bool wgmma = false;                 // conv2 backward: and takes whole images where conv forward took halves
   bool persistent = false;            // conv forward: a thread block may take one piece after the other
-  int min_batch = 0;                  // fc1, fc: for batches of at least so many samples,
+  int min_batch = 0;                  // fc1: for batches of at least so many samples,
   int below_sms_per_16_samples = 0;   // or where there are fewer multiprocessors than so many for 16 samples
   bool beside_fc = false;             // leaves shared memory, all of the multiprocessor's, for a block of fc
   int cluster = 0;                    // blocks of a cluster of thread blocks, if there are clusters

@@ -36,10 +36,10 @@ __device__ __forceinline__ float make_bn2_backward(const State& s, Bn2Backward& 
     scale = s.bn2.scale(channel), shift = s.bn2.shift(channel), inv_sigma = s.bn2.inv_sigma(channel);
     mean = double(s.bn2.mean(channel)) + s.bn2.mean_rest(channel);
   };
-  if (s.fc_clusters == 0) load_bn2();
+  if (!s.with_fc) load_bn2();
   wait_for_predecessor();  // fc1_backward, or fc: dy2 and its sums
   trace(s, Phase::kConv2Backward, 1, tid == 0);
-  if (s.fc_clusters > 0) load_bn2();
+  if (s.with_fc) load_bn2();
   float dy2[kCells], dy2_xhat[kCells];
 #pragma unroll
   for (int k = 0; k < kCells; ++k) {

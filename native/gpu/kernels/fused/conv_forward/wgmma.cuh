@@ -200,7 +200,7 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv_forward_wgmma_roles_kern
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   const auto& s = state_of_block(models);
   using Shared = ConvForwardWgmmaShared<P>;
-  constexpr bool kTurns = Conv1Columns<P>::kPairs;                // of the first role
+  constexpr bool kTurns = sizeof(typename P::T) == 2;             // of the first role
   constexpr int kMakers = kTurns ? kGroupThreads : kRoleThreads;  // threads that make a1 of an image
   using Makers = NamedBarrier<1, kMakers, 2>;                     // without turns only the first is used
   using Full = NamedBarrier<3, kMakers + kGroupThreads, 2>;       // a1 of a stage
@@ -272,7 +272,7 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv_forward_wgmma_roles_kern
       wgmma_results(acc[0]), wgmma_results(acc[1]);
     };
     if constexpr (kTurns) {
-      static_assert(Conv1Columns<P>::kRows == kPool1Side);
+      constexpr int kRows = Conv1Columns<P>::kRows;  // all of an upper or lower half, or half of them
       unsigned char* const here = stage_at(group);
       for (int image = first_image; image < s.batch; image += step) {
         Sums acc[2];
@@ -289,12 +289,22 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv_forward_wgmma_roles_kern
         if (image >= step) Free::sync(group);  // conv2 and the copy engine have read this stage
         traced(4);
         conv1.template finish<0>(acc, here, 0);
+        if constexpr (kRows < kPool1Side) {
+          multiply(acc, group, kRows);
+          products(acc);
+          conv1.template finish<kRows>(acc, here, 0);
+        }
         traced(5);
         multiply(acc, group, kPool1Side);
         products(acc);
+        if constexpr (kRows < kPool1Side) {
+          conv1.template finish<0>(acc, here, kPool1Side);
+          multiply(acc, group, kPool1Side + kRows);
+          products(acc);
+        }
         traced(6);
         Makers::sync(group);  // nobody reads the patches any more, and the next image is complete
-        conv1.template finish<0>(acc, here, kPool1Side);
+        conv1.template finish<kPool1Side - kRows>(acc, here, kPool1Side);
         traced(7);
         wgmma_publish();
         Full::arrive(group);

@@ -11,7 +11,7 @@ namespace mnist::fused {
 
 template <class P>
 struct Fc1Scratch {
-  static constexpr int kRows = 128;  // samples at a time
+  static constexpr int kRows = kFcClusters * kFcRows;  // samples at most
   static constexpr int kDhPitch = kHidden * 2 + 16, kA2Pitch = kFc1Columns * 2 + 16;
   alignas(16) unsigned char dh[kRows * kDhPitch], a2[kRows * kA2Pitch];
   float largest[kUpdateThreads / 32];
@@ -26,7 +26,15 @@ __device__ __forceinline__ void update_fc1_columns(const State& s, Fc1Scratch<P>
   const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, column0 = block * kFc1Columns;
   const auto [g, t] = fragment_place(lane);
   const int hidden = warp % 8 * 16, column = warp / 8 * 16;
+  // fc ended before conv2_backward began its work, which it had when this kernel started.
+  fetch_rows<Scratch::kRows, kHidden, Scratch::kDhPitch, kUpdateThreads>(
+      shared_address(scratch.dh), static_cast<const T*>(s.dh), kHidden, s.batch, tid);
   const int row = tid / 4, chunk = tid % 4;
+  uint4 z2 = {};
+  if (row < s.batch)
+    z2 = *reinterpret_cast<const uint4*>(static_cast<const T*>(s.pooled_z2) + std::size_t(row) * kFeatures + column0 +
+                                         chunk * 8);
+  copy_async_commit();
   float* const master = s.parameters + kParameters[kFc1Weight].offset;
   const auto at = [&](int i, int n) {
     return std::size_t(hidden + g + 8 * i) * kFeatures + column0 + column + n * 8 + 2 * t;
@@ -34,38 +42,26 @@ __device__ __forceinline__ void update_fc1_columns(const State& s, Fc1Scratch<P>
   float2 weights[2][2];
 #pragma unroll
   for (int i = 0; i < 4; ++i) weights[i / 2][i % 2] = *reinterpret_cast<const float2*>(master + at(i / 2, i % 2));
+  float scale[8], shift[8], x[8], to_stored = 1;
+  float scale_of_sums = load_a2_operand<P>(s, column0, chunk, scale, shift);
+  if constexpr (P::kScaled) scale_of_sums *= s.scales[kDhScale], to_stored = inverse_of(s.scales[kNextFc1Scale]);
   const float rate = *s.learning_rate;
-  float to_stored = 1, dh_scale = 1, a2_scale = 1, dw[2][4] = {};
-  if constexpr (P::kScaled) to_stored = inverse_of(s.scales[kNextFc1Scale]), dh_scale = s.scales[kDhScale];
+  unpack<P>(x, z2);
+  *reinterpret_cast<uint4*>(scratch.a2 + row * Scratch::kA2Pitch + chunk * 16) = bn2_relu<P>(x, scale, shift);
+  copy_async_wait<0>();
+  __syncthreads();  // dh and a2 are complete
+
+  float dw[2][4] = {};
   const std::uint32_t a_at = shared_address(scratch.dh) + ((lane & 7) + (lane >> 4) * 8) * Scratch::kDhPitch +
                              hidden * 2 + (lane >> 3 & 1) * 16;
   const std::uint32_t b_at = shared_address(scratch.a2) + a_lane_offset(lane, Scratch::kA2Pitch) + column * 2;
-#pragma unroll 1
-  for (int first = 0; first < s.batch; first += Scratch::kRows) {
-    const int count = min(Scratch::kRows, s.batch - first);
-    if (first > 0) __syncthreads();  // nobody reads the samples before any more
-    // fc ended before conv2_backward began its work, which it had when this kernel started.
-    fetch_rows<Scratch::kRows, kHidden, Scratch::kDhPitch, kUpdateThreads>(
-        shared_address(scratch.dh), static_cast<const T*>(s.dh) + std::size_t(first) * kHidden, kHidden, count, tid);
-    copy_async_commit();
-    uint4 z2 = {};
-    if (row < count)
-      z2 = *reinterpret_cast<const uint4*>(static_cast<const T*>(s.pooled_z2) + std::size_t(first + row) * kFeatures +
-                                           column0 + chunk * 8);
-    float scale[8], shift[8], x[8];
-    a2_scale = load_a2_operand<P>(s, column0, chunk, scale, shift);
-    unpack<P>(x, z2);
-    *reinterpret_cast<uint4*>(scratch.a2 + row * Scratch::kA2Pitch + chunk * 16) = bn2_relu<P>(x, scale, shift);
-    copy_async_wait<0>();
-    __syncthreads();  // dh and a2 are complete
 #pragma unroll 4
-    for (int k = 0; k < count; k += 16) {
-      std::uint32_t a[4], b[4];
-      load_matrix_x4_trans(a, a_at + k * Scratch::kDhPitch);
-      load_matrix_x4_trans(b, b_at + k * Scratch::kA2Pitch);
-      P::mma(dw[0], a, b[0], b[1]);
-      P::mma(dw[1], a, b[2], b[3]);
-    }
+  for (int first = 0; first < s.batch; first += 16) {
+    std::uint32_t a[4], b[4];
+    load_matrix_x4_trans(a, a_at + first * Scratch::kDhPitch);
+    load_matrix_x4_trans(b, b_at + first * Scratch::kA2Pitch);
+    P::mma(dw[0], a, b[0], b[1]);
+    P::mma(dw[1], a, b[2], b[3]);
   }
   float largest = 0;
 #pragma unroll
@@ -73,7 +69,7 @@ __device__ __forceinline__ void update_fc1_columns(const State& s, Fc1Scratch<P>
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       float2 d = make_float2(dw[n][2 * i], dw[n][2 * i + 1]);
-      if constexpr (P::kScaled) d.x *= a2_scale * dh_scale, d.y *= a2_scale * dh_scale;
+      if constexpr (P::kScaled) d.x *= scale_of_sums, d.y *= scale_of_sums;
       const auto pair = update_fc1<P>(s, master, at(i, n), [&] { return weights[i][n]; }, d, rate, to_stored, largest);
       *reinterpret_cast<typename P::Pair*>(static_cast<T*>(s.fc1_copy) +
                                            fc1_chunk_at(hidden + g + 8 * i, column0 + column + n * 8 + 2 * t)) = pair;
@@ -90,7 +86,7 @@ __device__ __forceinline__ void update_fc1_columns(const State& s, Fc1Scratch<P>
 // A block of fc1 ends without a wait for conv2_backward, so that others take its place. It may, because the other
 // blocks do wait: the next kernel starts when every block has ended or passed its wait.
 template <class P>
-__global__ void __launch_bounds__(kUpdateThreads, 2) update_with_fc1_kernel(State s, int graph_step) {
+__global__ void __launch_bounds__(kUpdateThreads) update_with_fc1_kernel(State s, int graph_step) {
   __shared__ union {
     Fc1Scratch<P> fc1;
     UpdateScratch rest;

@@ -28,7 +28,7 @@ struct FcMemory {
   static constexpr int kPitch = (2 * kFcPairs + 1) * 16, kDhPitch = kHidden * 2 + 16;  // odd multiples of 16 bytes
   unsigned char weights[2 * kFcPairs * kHidden * 16];  // [cell][hidden unit][8 channels], the cell behind the last 0
   unsigned char z2[kFcRows * kPitch], a2[kFcRows * kPitch];  // [sample][cell][8 channels]
-  float h[2 * kFcRanks][kFcSlots][kHidden];                  // parts of the block's own samples, two from each block
+  float h[kFcRanks][kFcSlots][kHidden];                      // parts of the block's own samples, by who made them
   unsigned char dh[kFcRows * kDhPitch];                      // of all samples
   float fc2[kClasses][kHidden];
 };
@@ -60,7 +60,7 @@ __global__ void __maxnreg__(P::kScaled ? 96 : 112) fc_kernel(State s, int graph_
   if (tid == 0) {
     sums.weights.init(1), sums.h.init(1), sums.dh.init(1);
     sums.weights.expect(kFcWeightBytes);
-    sums.h.expect((rank < count ? (count - 1 - rank) / kFcRanks + 1 : 0) * 2 * kFcRanks * kHidden * 4);
+    sums.h.expect((rank < count ? (count - 1 - rank) / kFcRanks + 1 : 0) * kFcRanks * kHidden * 4);
     sums.dh.expect(count * kHidden * 2);
     copy_bulk(shared_address(memory.weights),
               static_cast<const T*>(s.fc1_copy) + std::size_t(rank) * kFcWeightBytes / 2, kFcWeightBytes, sums.weights);
@@ -172,42 +172,37 @@ __global__ void __maxnreg__(P::kScaled ? 96 : 112) fc_kernel(State s, int graph_
   if (sums_moments) s.moment_sums[std::size_t(blockIdx.x) * kMoments + moment] = moments[0] + moments[1];
   sums.weights.wait(0);
 
-  // ---- this block's part of h: a warp makes 32 hidden units, by half of the k-steps ----
-  // (Of 16 by all k-steps, every warp would read all of a2, which takes as long as the weights.)
+  // ---- this block's part of h: a warp makes 16 hidden units, in two chains of sums ----
   {
-    constexpr int kAtOnce = 4;  // k-steps whose operands are on their way at a time
-    constexpr int kHalf = (kFcPairs + 1) / 2;
-    static_assert(kFcPairs % 2 == 1 && kHalf % kAtOnce == 1);
-    const int half = warp & 1, hidden = warp / 2 * 32;
-    float acc[4][4] = {};
-    const std::uint32_t a_at = shared_address(memory.a2) + a_lane_offset(lane, FcMemory::kPitch) + half * kHalf * 32;
+    constexpr int kAtOnce = 5;  // k-steps whose operands are on their way at a time
+    static_assert(kFcPairs % kAtOnce == 0);
+    float acc[2][2][4] = {};
+    const std::uint32_t a_at = shared_address(memory.a2) + a_lane_offset(lane, FcMemory::kPitch);
     const std::uint32_t b_at =
-        shared_address(memory.weights) +
-        ((2 * half * kHalf + (lane >> 3 & 1)) * kHidden + hidden + (lane >> 4) * 8 + (lane & 7)) * 16;
-    const auto steps = [&]<int kCount>(std::integral_constant<int, kCount>, int first) {
-      std::uint32_t a[kCount][4], b[kCount][2][4];
+        shared_address(memory.weights) + ((lane >> 3 & 1) * kHidden + warp * 16 + (lane >> 4) * 8 + (lane & 7)) * 16;
 #pragma unroll
-      for (int k = 0; k < kCount; ++k) {
+    for (int first = 0; first < kFcPairs; first += kAtOnce) {
+      std::uint32_t a[kAtOnce][4], b[kAtOnce][4];
+#pragma unroll
+      for (int k = 0; k < kAtOnce; ++k) {
         load_matrix_x4(a[k], a_at + (first + k) * 32);
-#pragma unroll
-        for (int n = 0; n < 2; ++n) load_matrix_x4(b[k][n], b_at + ((first + k) * 2 * kHidden + n * 16) * 16);
+        load_matrix_x4(b[k], b_at + (first + k) * 2 * kHidden * 16);
       }
 #pragma unroll
-      for (int k = 0; k < kCount; ++k)
-#pragma unroll
-        for (int n = 0; n < 4; ++n) P::mma(acc[n], a[k], b[k][n / 2][n % 2 * 2], b[k][n / 2][n % 2 * 2 + 1]);
-    };
-#pragma unroll
-    for (int first = 0; first < kHalf - 1; first += kAtOnce) steps(std::integral_constant<int, kAtOnce>(), first);
-    if (half == 0) steps(std::integral_constant<int, 1>(), kHalf - 1);
+      for (int k = 0; k < kAtOnce; ++k) {
+        P::mma(acc[k % 2][0], a[k], b[k][0], b[k][1]);
+        P::mma(acc[k % 2][1], a[k], b[k][2], b[k][3]);
+      }
+    }
     const float scale = P::kScaled ? scales.a2 * scales.fc1 : 1.f;
 #pragma unroll
     for (int slot = 0; slot < kFcSlots; ++slot)
       if (slot * kFcRanks + g < count)
 #pragma unroll
-        for (int n = 0; n < 4; ++n)
-          send(&memory.h[2 * rank + half][slot][hidden + n * 8 + 2 * t], sums.h, g,
-               make_uint2(__float_as_uint(scale * acc[n][2 * slot]), __float_as_uint(scale * acc[n][2 * slot + 1])));
+        for (int n = 0; n < 2; ++n)
+          send(&memory.h[rank][slot][warp * 16 + n * 8 + 2 * t], sums.h, g,
+               make_uint2(__float_as_uint(scale * (acc[0][n][2 * slot] + acc[1][n][2 * slot])),
+                          __float_as_uint(scale * (acc[0][n][2 * slot + 1] + acc[1][n][2 * slot + 1]))));
   }
   trace(s, Phase::kFc1Forward, 3, tid == 0);
 
@@ -222,7 +217,7 @@ __global__ void __maxnreg__(P::kScaled ? 96 : 112) fc_kernel(State s, int graph_
     trace(s, Phase::kFc1Forward, 4, tid == 0);
     h[0] = bias;
 #pragma unroll
-    for (int k = 0; k < 2 * kFcRanks; ++k) {
+    for (int k = 0; k < kFcRanks; ++k) {
       const float4 x = *reinterpret_cast<const float4*>(&memory.h[k][warp][4 * lane]);
       h[0].x += x.x, h[0].y += x.y, h[0].z += x.z, h[0].w += x.w;
     }

@@ -119,8 +119,8 @@ __device__ __forceinline__ void wgmma_columns(float (&d)[16], std::uint64_t a, s
                  : "l"(a), "l"(b), "r"(int(add)), "n"(int(kMnMajorA)));
 }
 
-// As above with k = 16; `a` in registers, as mma.m16n8k16 has it in each warp. With 128, 56 or 24 columns b is K-major,
-// with 32 it is MN-major.
+// As above with k = 16; `a` in registers, as mma.m16n8k16 has it in each warp. With 128, 56, 32 or 24 columns b is
+// K-major, of name##_columns it is MN-major.
 #define MNIST_A(a) "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3])
 #define MNIST_DEFINE_WGMMA(name, types)                                                                               \
   __device__ __forceinline__ void name(float (&d)[64], const std::uint32_t (&a)[4], std::uint64_t b, bool add) {      \
@@ -135,6 +135,11 @@ __device__ __forceinline__ void wgmma_columns(float (&d)[16], std::uint64_t a, s
     asm volatile(MNIST_WGMMA("m64n56k16.f32." types, MNIST_REGISTERS_0_15 MNIST_REGISTERS_16_27, "{%28,%29,%30,%31}", \
                              "%32", "%33", ", 0")                                                                     \
                  : MNIST_F16(d, 0), MNIST_F4(d, 16), MNIST_F4(d, 20), MNIST_F4(d, 24)                                 \
+                 : MNIST_A(a), "l"(b), "r"(int(add)));                                                                \
+  }                                                                                                                   \
+  __device__ __forceinline__ void name(float (&d)[16], const std::uint32_t (&a)[4], std::uint64_t b, bool add) {      \
+    asm volatile(MNIST_WGMMA("m64n32k16.f32." types, MNIST_REGISTERS_0_15, "{%16,%17,%18,%19}", "%20", "%21", ", 0")  \
+                 : MNIST_F16(d, 0)                                                                                    \
                  : MNIST_A(a), "l"(b), "r"(int(add)));                                                                \
   }                                                                                                                   \
   __device__ __forceinline__ void name(float (&d)[12], const std::uint32_t (&a)[4], std::uint64_t b, bool add) {      \

@@ -207,8 +207,8 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv_forward_wgmma_roles_kern
   using Free = NamedBarrier<5, kMakers + kGroupThreads, 2>;
   using SecondRole = NamedBarrier<7, kRoleThreads>;
   using End = NamedBarrier<8, kConvThreads>;
-  using Output = NamedBarrier<9, kGroupThreads, 2>;             // of a warpgroup of the second role
-  constexpr int kFirstRegisters = 104, kSecondRegisters = 152;  // 256 together
+  using Output = NamedBarrier<9, kGroupThreads, 2>;  // of a warpgroup of the second role
+  constexpr int kFirstRegisters = P::kScaled ? 112 : 104, kSecondRegisters = 256 - kFirstRegisters;
   extern __shared__ __align__(128) unsigned char shared[];
   __shared__ MBarrier arrived;
   const int lane = threadIdx.x & 31, tid = threadIdx.x % kRoleThreads, warp = uniform(tid >> 5), group = warp >> 2;
@@ -267,44 +267,41 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv_forward_wgmma_roles_kern
     const auto multiply = [&](Sums(&acc)[2], int stage, int row) {
       conv1.start(acc, shared_address(patches_at(stage)), row);
     };
-    const auto products = [&](Sums(&acc)[2]) {
-      wgmma_wait<0>();
-      wgmma_results(acc[0]), wgmma_results(acc[1]);
-    };
     if constexpr (kTurns) {
-      constexpr int kRows = Conv1Columns<P>::kRows;  // all of an upper or lower half, or half of them
+      constexpr int kRows = Conv1Columns<P>::kRows, kPieces = kPatchRows / kRows;
+      constexpr int kAhead = kRows < kPool1Side ? 1 : 0;  // pieces whose products run while another one is finished
       unsigned char* const here = stage_at(group);
       for (int image = first_image; image < s.batch; image += step) {
-        Sums acc[2];
+        Sums acc[1 + kAhead][2];
         const TracedItem traced(s, Phase::kConvForward, {.first = 16, .points = 10, .from = 4, .to = 6},
                                 (image - first_image) / step, tid == 0);
         traced(0);
         Makers::sync(group);  // the patches are complete and nobody reads the image any more
         traced(1);
-        multiply(acc, group, 0);
+        multiply(acc[0], group, 0);
         store_image(image + 2 * step);
         traced(2);
-        products(acc);
-        traced(3);
-        if (image >= step) Free::sync(group);  // conv2 and the copy engine have read this stage
-        traced(4);
-        conv1.template finish<0>(acc, here, 0);
-        if constexpr (kRows < kPool1Side) {
-          multiply(acc, group, kRows);
-          products(acc);
-          conv1.template finish<kRows>(acc, here, 0);
+#pragma unroll
+        for (int piece = 0; piece < kPieces; ++piece) {
+          auto& sums = acc[piece % (1 + kAhead)];
+          if (const int next = piece + kAhead; 0 < next && next < kPieces)
+            multiply(acc[next % (1 + kAhead)], group, next * kRows);
+          if (piece + 1 < kPieces)
+            wgmma_wait<kAhead>();
+          else
+            wgmma_wait<0>();
+          wgmma_results(sums[0]), wgmma_results(sums[1]);
+          if (piece == 0) {
+            traced(3);
+            if (image >= step) Free::sync(group);  // conv2 and the copy engine have read this stage
+            traced(4);
+          } else if (piece == kPieces - 1) {
+            traced(6);
+            Makers::sync(group);  // nobody reads the patches any more, and the next image is complete
+          }
+          conv1.template finish<0>(sums, here, piece * kRows);
+          if (piece == 0) traced(5);
         }
-        traced(5);
-        multiply(acc, group, kPool1Side);
-        products(acc);
-        if constexpr (kRows < kPool1Side) {
-          conv1.template finish<0>(acc, here, kPool1Side);
-          multiply(acc, group, kPool1Side + kRows);
-          products(acc);
-        }
-        traced(6);
-        Makers::sync(group);  // nobody reads the patches any more, and the next image is complete
-        conv1.template finish<kPool1Side - kRows>(acc, here, kPool1Side);
         traced(7);
         wgmma_publish();
         Full::arrive(group);
@@ -315,6 +312,10 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv_forward_wgmma_roles_kern
       }
     } else {
       const int first_row = group * kPool1Side;  // of patches
+      const auto products = [&](Sums(&acc)[2]) {
+        wgmma_wait<0>();
+        wgmma_results(acc[0]), wgmma_results(acc[1]);
+      };
       int stage = 0;
       for (int image = first_image; image < s.batch; image += step, stage ^= 1) {
         unsigned char* const here = stage_at(stage);

@@ -79,12 +79,12 @@ __device__ __forceinline__ void store_a1_terms(const float (&a)[4], int channel0
 //
 // In bf16 the sums are fp16: pixels are integers up to 222 and weights are divided to be below 2, so that no sum
 // exceeds 4000, where fp16 tells integers apart by 2. Two neighbouring slots are then a register, and pooling takes
-// both at once. In the other precisions sums are float, and half of the rows come at a time.
+// both at once. In the other precisions sums are float, and fewer rows come at a time.
 template <class P>
 struct Conv1Columns {
   static constexpr int kTerms = P::kConv1Terms;
   static constexpr bool kPairs = kTerms == 1;
-  static constexpr int kRows = kPairs ? kPool1Side : kPool1Side / 2;  // patch rows at a time
+  static constexpr int kRows = kPairs ? kPool1Side : P::kScaled ? 4 : kPool1Side / 2;  // patch rows at a time
   using Pair = std::conditional_t<(P::kFp16Terms > 0), __half2, typename P::Pair>;
   using Sums = std::conditional_t<kPairs, std::uint32_t[2 * kRows], float[4 * kRows]>;  // of positions 0, 1 or 2, 3
   std::uint32_t weight[kTerms][2][4];  // A operands: of a term, of positions 0 and 1 or of 2 and 3

@@ -1131,8 +1131,8 @@ FUSED = [
         (
             "third-images-pixels-are-the-seconds",
             "pipeline",
-            "multiply(acc, group, 0);\n        store_image(image + 2 * step);",
-            "multiply(acc, group, 0);\n        store_image(image + step);",
+            "multiply(acc[0], group, 0);\n        store_image(image + 2 * step);",
+            "multiply(acc[0], group, 0);\n        store_image(image + step);",
         ),
         (
             "fifth-image-overtakes",
@@ -2244,8 +2244,7 @@ GAPS = [
     ),
     *of(
         "native/gpu/kernels/fused/fc.cuh",
-        ("ctest test_fused_fc", "test_engines.py -m gpu -k '{spec} and smaller_batch'"),
-        ("weights-before-they-arrive", "race", "  sums.weights.wait(0);\n", ""),
+        ("ctest test_fused_fc",),
         ("dh-before-it-arrives", "race", "  sums.dh.wait_for_cluster(0);", "  __syncthreads();"),
         (
             "second-sample-of-a-block-left-out",
@@ -2254,7 +2253,6 @@ GAPS = [
             "add(first_h, memory.h[2][0][k], second_h, 0.f)",
         ),
         ("sums-before-the-second-warp", "race", "    Head::sync();\n", "    __nanosleep(0);\n"),
-        ("zeros-behind-the-cells-forgotten", "stale", "if (tid < kFcRows)\n", "if (tid < 0)\n"),
         ("sums-of-128-blocks", "boundary", "for (int k = 0; k < kFcSumRows / 64; ++k)", "for (int k = 0; k < 2; ++k)"),
         ("cell-by-the-wrong-warp", "layout", "(cell + n * kWarps) * 16 + t * 4", "(cell + n) * 16 + t * 4"),
         ("next-image-of-this-batch", "state", "graph_step + 1) * s.batch + image", "graph_step) * s.batch + image"),
@@ -2262,7 +2260,13 @@ GAPS = [
     ),
     *of(
         "native/gpu/kernels/fused/fc.cuh",
-        ("ctest test_fused_fc",),
+        ("ctest test_fused_fc", "test_engine_state.py -k 'grow_from and {spec}'"),
+        (
+            "fc1-scale-of-small-batches-without-a-least",
+            "scale",
+            "s.scales[kNextFc1Scale] = weight_scale(of_fc1);",
+            "s.scales[kNextFc1Scale] = power_of_two_scale<7>(of_fc1);",
+        ),
         (
             "dy2-by-half-of-the-units",
             "scale from a part",

@@ -221,7 +221,8 @@ SEEDLINGS = {
 def test_weights_grow_from_nothing(make_engine, float64, spec, name, factor):
     """By more than 500 times in one update: a scale that came from the weights before has to hold those after it."""
     engine, oracle = make_engine(*spec), float64(spec)
-    images, labels, weights = cases.mixed(20), cases.labels(20), cases.signed_weights()
+    count = 150 if name == "fc1" and factor else 20  # another kernel chooses fc1's scale in large batches
+    images, labels, weights = cases.mixed(count), cases.labels(count), cases.signed_weights()
     tensors, size = SEEDLINGS[name]
     if factor == 0 and name in ("bn1", "bn2"):
         factor = 1e-9  # at 0 the gradient is 0: ReLU passes nothing
@@ -233,7 +234,7 @@ def test_weights_grow_from_nothing(make_engine, float64, spec, name, factor):
     assert all(np.isfinite(gradient).all() for gradient in gradients.values())
     rate = size / max(np.abs(gradients[tensor]).max() for tensor in tensors)
     for _ in range(2):
-        engine.train(np.arange(20), 20, rate)
+        engine.train(np.arange(count), count, rate)
         rate = 1e-6 * rate  # the second time on what the update left
         assert_as_float64(spec, engine, oracle, images, labels)
     grown = max(np.abs(engine.parameters[tensor]).max() for tensor in tensors)

@@ -87,7 +87,24 @@ def test_a_record_a_precision_and_peers_in_16_bits(script):
     assert script.render_speed_up(records, "fused") == f"8.0 to 10 times as fast as {fastest}"
     texts = [element.text for element in ET.fromstring(script.draw_bench(records)).iter(f"{SVG}text")]
     assert "8.0x" in texts
-    assert any("tf32: fp16 variants count, too" in str(text) for text in texts)
+    assert any("for tf32 also in fp16" in str(text) for text in texts)
+
+
+def test_where_an_image_costs_more(script):
+    us = dict.fromkeys(("mean", "p5", "p95", "min"), 0.0) | {"count": 5}
+    costs = ("fp32", 1, 10.0), ("fp32", 2, 24.0), ("fp32", 3, 30.0), ("bf16", 1, 10.0), ("bf16", 2, 22.0)
+    rows = [
+        {"engine": "fused", "precision": precision, "batch_size": batch, "us": us | {"median": median}}
+        for precision, batch, median in costs
+    ]
+    _, title, notes = script.draw_batches(
+        {"rows": rows, "machine": {"gpu": {"name": "a GPU"}}, "settings": {"threads": 0}}
+    )
+    assert title == "Microseconds per image, fused, a GPU"
+    assert notes == (
+        "In bf16 an image costs over 15 % more than with one image less: nowhere.\n"
+        "In fp32 an image costs over 15 % more than with one image less: at 2 (20 %)."
+    )
 
 
 def test_cells_of_medians(script):

@@ -9,7 +9,8 @@ versions, machine or load is refused.
     in each cell, with its name; the text itself where it is a .txt, whose circumstances are in the .json of its name;
     of a transcript, which starts with `$ ` and a command, the command by itself before the text
 <!-- chart:RECORD FILE --> ... <!-- /chart -->
-    a chart, kept in FILE (from the project's root): bars of the JSON of `mnist-cuda bench`;
+    a chart, kept in FILE (from the project's root): bars of the JSON of `mnist-cuda bench`; lines of that of `bench
+    --all-batches`, and where an image costs more than with one image less;
     of a sweep's table, a .csv beside its config.json under the name of the table, what `mnist-cuda report` draws and
     says of it
 <!-- speed-up:RECORD ENGINE --> ... <!-- /speed-up -->
@@ -39,6 +40,8 @@ from pathlib import Path
 from pages.records import PRECISIONS, ROOT, Record, RecordError, loads, read_record, read_records, rows_of
 
 from mnist_cuda.bench import share
+from mnist_cuda.bench.batches import RISE, Cost, rises
+from mnist_cuda.engine.timing import Summary
 from mnist_cuda.errors import MnistCudaError
 from mnist_cuda.terminal.console import LABEL
 
@@ -260,11 +263,45 @@ def draw_bench(records: Sequence[Record]) -> str:
         named = " and ".join(f"{PEER_NAMES[peer]} {versions[peer].partition('+')[0]}" for peer in peers)
         half = any(row["peer"] and _sound(row) and row["precision"] == "tf32" and _storage(row) == 16 for row in rows)
         caption = (
-            f"Green: speed-up over the fastest variant of {named}{'; tf32: fp16 variants count, too' if half else ''}. "
-            f"Measured {_days(records)}."
+            f"Green: speed-up over the fastest variant of {named}{', for tf32 also in fp16' if half else ''}. "
+            f"{_days(records)}."
         )
         figure.text(0.008, 0.025, caption, color=charts.MUTED)
         return charts.to_svg(figure, title)
+
+
+def draw_batches(record: Record) -> tuple[str, str, str]:
+    """An SVG of what an image costs over the batch size, a line a precision; its title; and where a line rises."""
+    from mnist_cuda.report import charts
+
+    costs = {
+        name: [Cost(row["batch_size"], Summary(**row["us"])) for row in record["rows"] if row["precision"] == name]
+        for name in sorted({row["precision"] for row in record["rows"]}, key=PRECISIONS.index)
+    }
+    title = f"Microseconds per image, {record['rows'][0]['engine']}, {_machine(record)}"
+    with charts.style():
+        figure = charts.new_figure(830, 290)
+        axes = figure.subplots()
+        figure.subplots_adjust(left=0.06, right=0.985, top=0.86, bottom=0.16)
+        for k, (name, line) in enumerate(costs.items()):
+            sizes = [cost.batch_size for cost in line]
+            axes.plot(sizes, [cost.an_image() for cost in line], label=name, **(charts.mark(k) | {"marker": ""}))
+        axes.set(xscale="log", yscale="log", xlabel="images per step")
+        axes.set_xticks(ticks := [4**k for k in range(9) if 4**k <= sizes[-1]], map(str, ticks))
+        axes.set_yticks(ticks := [0.1, 1, 10], map(str, ticks))
+        axes.minorticks_off()
+        figure.legend(loc="upper right", ncols=len(costs))
+        figure.text(0.008, 0.93, title, weight="bold", size=charts.FONT_POINTS + 2)
+        svg = charts.to_svg(figure, title)
+    notes = []
+    for name, line in costs.items():
+        places = [
+            f"{cost.batch_size} ({100 * (cost.an_image() / before.an_image() - 1):.0f} %)"
+            for before, cost in rises(line)
+        ]
+        where = f"at {', '.join(places)}" if places else "nowhere"
+        notes.append(f"In {name} an image costs over {100 * RISE - 100:.0f} % more than with one image less: {where}.")
+    return svg, title, "\n".join(notes)
 
 
 def draw_sweep(path: Path) -> tuple[str, str, str]:
@@ -378,5 +415,9 @@ class Documents:
         if kind == "entry":
             return render_entry(records[0])
         chart = ROOT / words[0]
+        if "clock" in records[0]:
+            self.files[chart], title, notes = draw_batches(records[0])
+            said = f"{_days(records)}.{loads(records)} [Record, with its command]({link(path.parent)})."
+            return f"![{title}]({link(chart)})\n\n{notes}\nMeasured {said}\n"
         self.files[chart] = draw_bench(records)
         return f"![Bar chart of training speed; the numbers are in docs/benchmarks.md]({link(chart)})\n"

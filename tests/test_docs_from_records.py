@@ -102,8 +102,8 @@ def test_where_an_image_costs_more(script):
     )
     assert title == "Microseconds per image, fused, a GPU"
     assert notes == (
-        "In bf16 an image costs over 15 % more than with one image less: nowhere.\n"
-        "In fp32 an image costs over 15 % more than with one image less: at 2 (20 %)."
+        "In bf16, in no batch does an image cost over 15 % more than in the one before.\n"
+        "In fp32, of 2 images each costs 20 % more than of 1."
     )
 
 

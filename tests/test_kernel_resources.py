@@ -1,6 +1,5 @@
 """scripts/check kernel-resources: what it makes of cuobjdump's listing, and what it calls a difference."""
 
-import csv
 import os
 import shutil
 
@@ -157,7 +156,13 @@ def test_what_is_missing(build, monkeypatch):
 @pytest.mark.parametrize(("precision", "halves"), [("bf16", 1), ("bf16", 2), ("tf32", 1)])
 def test_fc_has_registers_beside_conv_forward(precision, halves):
     """Of a multiprocessor's 65,536, eight a thread at a time: else its weights come after conv_forward."""
-    lines = [line for line in script.TABLE.read_text().splitlines() if not line.startswith("#")]
-    taken = {(row["kernel"], row["architecture"]): -(-int(row["registers"]) // 8) * 8 for row in csv.DictReader(lines)}
-    conv_forward = taken[f"fused::conv_forward_wgmma_kernel<{precision}, {halves}>", "90a"]
-    assert 512 * conv_forward + 256 * taken[f"fused::fc_kernel<{precision}>", "90a"] <= 65536
+    table = script.read_table(script.TABLE.read_text())
+
+    def registers(kernel):
+        return -(-table[f"fused::{kernel}", "90a"].registers // 8) * 8
+
+    conv_forward, fc = (
+        registers(f"conv_forward_wgmma_kernel<{precision}, {halves}>"),
+        registers(f"fc_kernel<{precision}>"),
+    )
+    assert 512 * conv_forward + 256 * fc <= 65536

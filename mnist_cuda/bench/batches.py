@@ -71,6 +71,15 @@ def rises(costs: Sequence[Cost]) -> list[tuple[Cost, Cost]]:
     return [(before, cost) for before, cost in itertools.pairwise(costs) if cost.an_image() > RISE * before.an_image()]
 
 
+def rises_said(costs: Sequence[Cost]) -> list[str]:
+    """A sentence for each of the rises, without capital and full stop; or one that there is none."""
+    return [
+        f"of {cost.batch_size} images each costs {100 * (cost.an_image() / before.an_image() - 1):.0f} % more "
+        f"than of {before.batch_size}"
+        for before, cost in rises(costs)
+    ] or [f"in no batch does an image cost over {100 * RISE - 100:.0f} % more than in the one before"]
+
+
 @dataclass(frozen=True, kw_only=True)
 class BatchesOptions(DataOptions, RecordOptions):
     """Which engine, in which precisions; None is all that it has here. per_octave: sizes from one to its double."""
@@ -129,9 +138,5 @@ def _print(out: Console, title: str, costs: Sequence[Cost]) -> None:
     out.print(f"\n{title}")
     cells = [(f"{c.batch_size}", console.format_count(c.us.median), f"{c.an_image():.4g}") for c in costs]
     console.print_table(out, COLUMNS, cells, right=COLUMNS)
-    named = rises(costs)
-    for before, cost in named:
-        more = 100 * (cost.an_image() / before.an_image() - 1)
-        out.print(f"of {cost.batch_size} images each costs {more:.0f} % more than of {before.batch_size}")
-    if not named:
-        out.print(f"in no batch does an image cost over {100 * RISE - 100:.0f} % more than in the one before")
+    for line in rises_said(costs):
+        out.print(line)

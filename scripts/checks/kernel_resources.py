@@ -150,13 +150,18 @@ def table(found: dict[Key, Use], version: str) -> str:
     return text.getvalue()
 
 
+def read_table(text: str) -> dict[Key, Use]:
+    """The kernels of table()."""
+    rows = csv.DictReader(line for line in text.splitlines() if not line.startswith("#"))
+    return {(row["kernel"], row["architecture"]): Use(*(int(row[name]) for name in Use._fields)) for row in rows}
+
+
 def differences(committed: str, found: dict[Key, Use], version: str, *, built: bool) -> list[str]:
     """What is not as the table has it, a line each; of the architectures that are built alone, if asked."""
     first, _, _ = committed.partition("\n")
     if f"nvcc {version}." not in first:
         return [f"the table is {first.removeprefix('# ').partition('. ')[0].lower()}, this build by nvcc {version}"]
-    rows = csv.DictReader(line for line in committed.splitlines() if not line.startswith("#"))
-    known = {(row["kernel"], row["architecture"]): Use(*(int(row[name]) for name in Use._fields)) for row in rows}
+    known = read_table(committed)
     if built:
         known = {key: use for key, use in known.items() if key[1] in architectures(found)}
 

@@ -10,7 +10,7 @@ versions, machine or load is refused.
     of a transcript, which starts with `$ ` and a command, the command by itself before the text
 <!-- chart:RECORD FILE --> ... <!-- /chart -->
     a chart, kept in FILE (from the project's root): bars of the JSON of `mnist-cuda bench`; lines of that of `bench
-    --all-batches`, and where an image costs more than with one image less;
+    --all-batches`, and where an image costs more than in the batch before;
     of a sweep's table, a .csv beside its config.json under the name of the table, what `mnist-cuda report` draws and
     says of it
 <!-- speed-up:RECORD ENGINE --> ... <!-- /speed-up -->
@@ -40,7 +40,7 @@ from pathlib import Path
 from pages.records import PRECISIONS, ROOT, Record, RecordError, loads, read_record, read_records, rows_of
 
 from mnist_cuda.bench import share
-from mnist_cuda.bench.batches import RISE, Cost, rises
+from mnist_cuda.bench.batches import Cost, rises_said
 from mnist_cuda.engine.timing import Summary
 from mnist_cuda.errors import MnistCudaError
 from mnist_cuda.terminal.console import LABEL
@@ -293,14 +293,7 @@ def draw_batches(record: Record) -> tuple[str, str, str]:
         figure.legend(loc="upper right", ncols=len(costs))
         figure.text(0.008, 0.93, title, weight="bold", size=charts.FONT_POINTS + 2)
         svg = charts.to_svg(figure, title)
-    notes = []
-    for name, line in costs.items():
-        places = [
-            f"{cost.batch_size} ({100 * (cost.an_image() / before.an_image() - 1):.0f} %)"
-            for before, cost in rises(line)
-        ]
-        where = f"at {', '.join(places)}" if places else "nowhere"
-        notes.append(f"In {name} an image costs over {100 * RISE - 100:.0f} % more than with one image less: {where}.")
+    notes = [f"In {name}, {'; '.join(rises_said(line))}." for name, line in costs.items()]
     return svg, title, "\n".join(notes)
 
 

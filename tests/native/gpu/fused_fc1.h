@@ -148,7 +148,7 @@ struct Statistics {
   }
 };
 
-// A maximum of each block of fc1's backward is the largest of its warps'.
+// A maximum of each block of fc1's backward is the largest of its warps', of fc's its own.
 inline void check_largest(const char* array, PhaseMemory& memory, const Case& now, const float* warps,
                           const std::vector<double>& want, int of_block = fused::kGradientWarps) {
   const auto of_warps = memory.result(warps, std::int64_t(want.size()) * of_block);

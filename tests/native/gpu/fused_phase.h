@@ -73,7 +73,7 @@ inline std::vector<double> times(double factor, std::vector<double> values) {
   return values;
 }
 
-// How many terms of fp16 conv2's and fc1's operands are, where they are: see scales.cuh.
+// How many terms of fp16 conv2's operands are, or 0, and by wgmma fc1's: see scales.cuh.
 inline int fp16_terms(Precision precision) { return precision == Precision::kFp32 ? 2 : 0; }
 // And those of conv1's weights, everywhere.
 inline int conv1_terms(Precision precision) { return precision == Precision::kBf16 ? 1 : 2; }
@@ -363,7 +363,7 @@ struct Case {
     const bool of_step = plan[phase].one.kernel;
     fused::launch(of_step ? plan[phase] : fused::row_of(rows, phase), s, kGraphStep, stream);
   }
-  bool scales_conv2() const { return scaled(precision) || (gpu.wgmma && fp16_terms(precision) > 0); }
+  bool scales_conv2() const { return scaled(precision) || fp16_terms(precision) > 0; }
 };
 
 struct Cut {
@@ -544,6 +544,11 @@ struct Fc1Terms {
 
 inline int slot_of(int padded_x) { return (padded_x & 1) * 8 + (padded_x >> 1); }
 
+// A channel's place among the operands of mma.sync: each 32 channels as big terms, then as small ones.
+inline int place_of(int channel, int term, int terms) {
+  return terms < 2 ? channel : (channel / 32 * terms + term) * 32 + channel % 32;
+}
+
 // Where a1, or z2, lies: value (b, c, y, x), of which a term may be one of several; and how many values there are.
 struct PixelOrder {
   Layout layout;
@@ -554,14 +559,15 @@ struct PixelOrder {
     return batch * terms * channels * (pixels ? fused::kCells1 : kPool1Side * 16);
   }
   std::int64_t at(std::int64_t b, int c, int y, int x, int term = 0) const {
-    if (layout == Layout::kPixels) return (b * fused::kCells1 + y * kPool1Side + x) * channels + c;
+    if (layout == Layout::kPixels)
+      return (b * fused::kCells1 + y * kPool1Side + x) * channels * terms + place_of(c, term, terms);
     const int column = terms_in_order() ? x + 1 : slot_of(x + 1), chunks = channels / of_chunk;
     return (((b * terms + term) * chunks + c / of_chunk) * kPool1Side * 16 + y * 16 + column) * of_chunk + c % of_chunk;
   }
   bool terms_in_order() const { return layout == Layout::kFp16Terms && of_chunk == 8; }
 };
 inline PixelOrder order_of_a1(Precision precision, Layout layout) {
-  return {layout, kConv1Channels, 8, layout == Layout::kFp16Terms ? fp16_terms(precision) : 1};
+  return {layout, kConv1Channels, 8, std::max(fp16_terms(precision), 1)};
 }
 inline PixelOrder order_of_z2(Precision precision, Layout layout) {
   return {layout, kConv2Channels, in_16_bits(precision) ? 8 : 4};

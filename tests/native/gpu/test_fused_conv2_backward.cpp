@@ -20,14 +20,11 @@ struct Storage {
   int parts;          // into which blocks and warps may cut conv2's channels: each rounds its sum for da1
 
   Storage(const Case& now)
-      : terms(now.plan[Phase::kConv2Backward].layout == Layout::kFp16Terms), scaled(testing::scaled(now.precision)) {
+      : terms(fp16_terms(now.precision) > 0), scaled(testing::scaled(now.precision)) {
     const bool bf16 = now.precision == Precision::kBf16;
     pixel = bf16 ? fused::Bf16Pixels::of : fused::ExactPixels::of;
     const float zero = float(bf16 ? fused::Bf16Pixels::kZero : fused::ExactPixels::kZero);
-    // mma.sync cuts a float off behind tf32's last bit.
-    outside = bf16              ? to_bf16(zero)
-              : terms || scaled ? to_fp16(zero)
-                                : std::bit_cast<float>(std::bit_cast<std::uint32_t>(zero) & 0xffffe000u);
+    outside = bf16 ? to_bf16(zero) : to_fp16(zero);
     const bool exact = now.precision == Precision::kFp32;
     of_da1 = exact ? multiplying(now.precision) : storing(now.precision);
     parts = !scaled ? 4 : now.plan[Phase::kConv2Backward].rows == kPool1Side ? 1 : 2;
@@ -111,7 +108,8 @@ std::vector<std::uint32_t> packed_route1(const std::vector<std::uint8_t>& route)
 void give_filter(PhaseMemory& memory, Case& now, Inputs& inputs, const Storage& storage) {
   using Filter = fused::DgradFilter;
   const State& s = memory.state();
-  const bool pieces = now.plan[Phase::kConv2Backward].layout == Layout::kChunks;
+  const Layout layout = now.plan[Phase::kConv2Backward].layout;
+  const bool pieces = layout == Layout::kChunks;
   const int terms = storage.terms ? fp16_terms(now.precision) : 0;
   inputs.filter = now.random.values(fused::kConv2Values, -0.1, 0.1);
   inputs.unit.filter = storage.terms || storage.scaled ? std::ldexp(1.0, -9) : 1;
@@ -128,7 +126,10 @@ void give_filter(PhaseMemory& memory, Case& now, Inputs& inputs, const Storage& 
           w = 0;
           for (int term = 0; term < terms; ++term) {
             const int piece = (term * 3 + u) * (kConv2Channels / 8) + out / 8;
-            halves[((piece * 3 + 2 - v) * kConv1Channels + in) * 8 + out % 8] = bits_of_fp16(parts[term]);
+            const int at = layout == Layout::kPixels
+                               ? (in * kTaps + flipped) * kConv2Channels * terms + place_of(out, term, terms)
+                               : ((piece * 3 + 2 - v) * kConv1Channels + in) * 8 + out % 8;
+            halves[at] = bits_of_fp16(parts[term]);
             w += inputs.unit.filter * parts[term];
           }
         } else {

@@ -78,7 +78,7 @@ struct Conv2 {
   double scale = 1, largest = 0;
 
   Conv2(Random& random, PhaseMemory& memory, const Case& now) {
-    const int terms = now.gpu.wgmma ? fp16_terms(now.precision) : 0, of_chunk = 8;
+    const int terms = fp16_terms(now.precision), of_chunk = 8;
     std::vector<double> values(fused::kConv2Values);
     std::vector<std::uint16_t> halves(terms * fused::kConv2Values);
     if (now.scales_conv2()) scale = std::ldexp(1.0, -9);
@@ -88,18 +88,20 @@ struct Conv2 {
           auto& w = weight[(out * kConv1Channels + in) * kTaps + tap];
           w = stored(now.precision, random.uniform(-0.1, 0.1), scale);
           largest = std::max(largest, std::abs(w));
+          const int r = out & 15, row = ((out & 48) + 8 * (r >> 1 & 1) + 2 * (r >> 2) + (r & 1)) * kTaps + tap;
           const int chunked =
               ((tap * (kConv1Channels / of_chunk) + in / of_chunk) * kConv2Channels + out) * of_chunk + in % of_chunk;
           if (terms > 0) {
             const auto parts = terms_of(w / scale, terms);
             w = 0;
             for (int term = 0; term < terms; ++term) {
-              halves[term * fused::kConv2Values + chunked] = bits_of_fp16(parts[term]);
+              halves[now.gpu.wgmma ? term * fused::kConv2Values + chunked
+                                   : row * kConv1Channels * terms + place_of(in, term, terms)] =
+                  bits_of_fp16(parts[term]);
               w += scale * parts[term];
             }
           } else {
-            const int r = out & 15, row = (out & 48) + 8 * (r >> 1 & 1) + 2 * (r >> 2) + (r & 1);
-            values[now.gpu.wgmma ? chunked : (row * kTaps + tap) * kConv1Channels + in] = w;
+            values[now.gpu.wgmma ? chunked : row * kConv1Channels + in] = w;
           }
         }
     const State& s = memory.state();
@@ -128,9 +130,10 @@ std::vector<double> check_a1(PhaseMemory& memory, const Case& now, const Conv1& 
   double unit = 1, error = storing(now.precision);
   const bool fp16_sums =
       now.plan[Phase::kConvForward].wgmma && now.plan[Phase::kConvForward].persistent && conv1.terms == 1;
-  if (layout == Layout::kFp16Terms || scaled(now.precision))
+  const bool has_terms = fp16_terms(now.precision) > 0;
+  if (has_terms || scaled(now.precision))
     unit = power_of_two_scale(*std::ranges::max_element(conv1.largest), 15, -60);
-  if (layout == Layout::kFp16Terms) {
+  if (has_terms) {
     error = std::ldexp(1.001, -22);
     auto values = memory.result(static_cast<const std::uint16_t*>(s.a1), order.count(batch));
     for (auto& value : values) value = unit * from_fp16(std::uint16_t(value));
@@ -173,7 +176,7 @@ std::vector<double> check_a1(PhaseMemory& memory, const Case& now, const Conv1& 
         a1.value[i] = dead ? 0 : value;
         a1.bound[i] = dead ? slack_of_value
                            : (error + std::ldexp(1.0, -24)) * value + slack_of_value +
-                                 (layout == Layout::kFp16Terms ? std::ldexp(unit, -25) : 0) +
+                                 (has_terms ? std::ldexp(unit, -25) : 0) +
                                  storing_small(now.precision, unit);
         routing.value[i] = dead ? Routing::kDead : best;
         bool as_good = route[i] < 4 && sums[route[i]].value >= sums[best].value - slack;

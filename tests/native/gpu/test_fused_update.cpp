@@ -225,7 +225,7 @@ void check_packed_conv2(PhaseMemory& memory, const Case& now, const std::vector<
   using Pieces = fused::DgradFilter;
   const State& s = memory.state();
   const bool wgmma = now.gpu.wgmma;
-  const int terms = wgmma ? fp16_terms(now.precision) : 0, copies = std::max(terms, 1);
+  const int terms = fp16_terms(now.precision), copies = std::max(terms, 1);
   constexpr int kValues = fused::kConv2Values;
   std::vector<double> forward(copies * kValues), dgrad(copies * kValues);
   std::vector<double> pieces(Pieces::kBytes / 2, 0xffff);  // its zeros stay as they are
@@ -234,16 +234,19 @@ void check_packed_conv2(PhaseMemory& memory, const Case& now, const std::vector<
       for (int tap = 0; tap < kTaps; ++tap) {
         const double w = weight[(out * kConv1Channels + in) * kTaps + tap];
         const int flipped = kTaps - 1 - tap, u = flipped / 3, v = flipped % 3;
+        const int r = out & 15, row = ((out & 48) + 8 * (r >> 1 & 1) + 2 * (r >> 2) + (r & 1)) * kTaps + tap;
         const int chunked = ((tap * (kConv1Channels / 8) + in / 8) * kConv2Channels + out) * 8 + in % 8;
         const auto parts = terms_of(w / scale, terms);
         for (int term = 0; term < terms; ++term) {
-          forward[term * kValues + chunked] = bits_of_fp16(parts[term]);
           const int piece = (term * 3 + u) * (kConv2Channels / 8) + out / 8;
-          dgrad[((piece * 3 + 2 - v) * kConv1Channels + in) * 8 + out % 8] = bits_of_fp16(parts[term]);
+          forward[wgmma ? term * kValues + chunked : row * kConv1Channels * terms + place_of(in, term, terms)] =
+              bits_of_fp16(parts[term]);
+          dgrad[wgmma ? ((piece * 3 + 2 - v) * kConv1Channels + in) * 8 + out % 8
+                      : (in * kTaps + flipped) * kConv2Channels * terms + place_of(out, term, terms)] =
+              bits_of_fp16(parts[term]);
         }
         if (terms > 0) continue;
-        const int r = out & 15, row = (out & 48) + 8 * (r >> 1 & 1) + 2 * (r >> 2) + (r & 1);
-        forward[wgmma ? chunked : (row * kTaps + tap) * kConv1Channels + in] = stored(now.precision, w, scale);
+        forward[wgmma ? chunked : row * kConv1Channels + in] = stored(now.precision, w, scale);
         dgrad[(in * kTaps + flipped) * kConv2Channels + out] = stored(now.precision, w, scale);
         const int at = (u * Pieces::kChunks + out / 8) * Pieces::kPieceBytes + Pieces::kZeroBytes +
                        (2 - v) * Pieces::kTapBytes + in * 16;

@@ -19,7 +19,7 @@ inline std::array<LaunchCost, std::size_t(Phase::kUpdateWithFc1) + 1> launch_cos
   using namespace kernels;
   const bool fp32 = precision == Precision::kFp32;
   const Unit unit = fp32 ? Unit::kTensorTf32x3 : precision == Precision::kBf16 ? Unit::kTensorBf16 : Unit::kTensorFp16;
-  const Unit by_wgmma = fp32 && s.wgmma ? Unit::kTensorFp16x3 : unit;
+  const Unit terms = fp32 ? Unit::kTensorFp16x3 : unit;  // of conv2, and by wgmma of fc1
   const double batch = s.batch, value = fp32 ? 4 : 2;
   // Bytes of the arrays of a batch; State says what they are.
   const double cells1 = plan[Phase::kConv2Backward].layout != Layout::kPixels ? kChunkedImage / 16 : kCells1;
@@ -41,21 +41,21 @@ inline std::array<LaunchCost, std::size_t(Phase::kUpdateWithFc1) + 1> launch_cos
       {"conv_forward",
        "conv1, bn1, pool1, conv2",
        {images + kConv2Values * value + a1 + z2 + pooled, conv1 + conv2},
-       by_wgmma},
+       terms},
       {"fc1_forward",
        "bn2, pool2, fc1",
        {pooled + fc1 * value + h_slices, linear1},
-       plan[Phase::kFc1Forward].wgmma ? by_wgmma : unit},
+       plan[Phase::kFc1Forward].wgmma ? terms : unit},
       {"head", "fc2, loss, fc2 backward", {h_slices + fc2 + h + dh + head_sums, 3 * linear2}},
       {"fc1_backward",
        "fc1 backward, its SGD",
        {dh + 2 * pooled + fc1_update, 2 * linear1 + 2 * fc1},
-       s.fc1_backward_wgmma ? by_wgmma : unit},
+       s.fc1_backward_wgmma ? terms : unit},
       {"conv2_backward",
        "conv2 backward",
        {images + a1 + z2 + pooled + kConv2Values * value + conv_sums,
         2 * conv2 + 2.0 * (kTaps + 1) * batch * kPool1Size},
-       by_wgmma},
+       terms},
       {"update", "conv1 backward, SGD", {conv_sums + head_sums + kConv2Values * (8 + 2 * value), 2.0 * kConv2Values}},
   }};
   costs[std::size_t(Phase::kFc)] = {"fc",

@@ -24,9 +24,8 @@ class FusedEngine final : public GpuEngine {
 
   std::string arithmetic() const override {
     const std::string name = Engine::arithmetic();
-    const bool wgmma = steps_.gpu().limits.wgmma;
     if (options().precision == Precision::kFp32)
-      return name + (wgmma ? " (3xfp16; 3xtf32 in fc1 of small batches)" : " (3xtf32)");
+      return name + " (3xfp16; 3xtf32 in fc1" + (steps_.gpu().limits.wgmma ? " of small batches)" : ")");
     if (options().precision == Precision::kTf32)
       return name + " (fp16 in units of powers of two; activations have 11 bits)";
     return name;
@@ -40,8 +39,8 @@ class FusedEngine final : public GpuEngine {
   // Weights that are stored as fp16, too, are divided by the scale of those before their last update, and parameters
   // that are set by the scale of their own largest weight: so the next steps are the same where both scales are.
   bool resumable() const override {
+    if (options().precision == Precision::kBf16) return true;
     const bool tf32 = options().precision == Precision::kTf32;
-    if (!tf32 && (options().precision != Precision::kFp32 || !steps_.gpu().limits.wgmma)) return true;
     const auto guard = select();
     const State& s = steps_.arena().state();
     const auto scales = read_values(s.scales, kScales, stream());

@@ -73,8 +73,7 @@ __device__ __forceinline__ void classify(float4 (&h)[kCount], const float4 (&w)[
 // Where a lane's four values of dh go if fc1_backward reads them by wgmma, all of a value's terms at once.
 template <class P>
 __device__ __forceinline__ std::uint16_t* dh_chunk(const State& s, int row, int lane, int term = 0) {
-  constexpr int kTerms = P::kFp16Terms > 0 ? P::kFp16Terms : 1;
-  const int chunk = (row / kSamplesPerDhTile * kTerms + term) * (kHidden / 8) + lane / 2;
+  const int chunk = (row / kSamplesPerDhTile * kTerms<P> + term) * (kHidden / 8) + lane / 2;
   return static_cast<std::uint16_t*>(s.dh) + (std::size_t(chunk) * kSamplesPerDhTile + row % kSamplesPerDhTile) * 8 +
          lane % 2 * 4;
 }
@@ -102,7 +101,7 @@ __global__ void __launch_bounds__(kThreads, 1) head_kernel(Models models, int gr
   const float class_bias = my_class < kClasses ? s.parameters[kParameters[kFc2Bias].offset + my_class] : 0.f;
   const float upstream = *s.upstream / float(s.batch);
   float dh_scale = 1, largest_dh = 0;
-  if constexpr (P::kScaled || P::kFp16Terms > 0) {
+  if constexpr (kHasScales<P>) {
     float largest = 0;
 #pragma unroll
     for (int k = 0; k < kClasses; ++k)
@@ -246,7 +245,7 @@ __global__ void __launch_bounds__(kThreads, 1) head_kernel(Models models, int gr
     const int tiles_end = (s.batch + kSamplesPerDhTile - 1) / kSamplesPerDhTile * kSamplesPerDhTile;
     for (int beyond = s.batch + int(blockIdx.x) * 8 + warp; beyond < tiles_end; beyond += int(gridDim.x) * 8)
 #pragma unroll
-      for (int term = 0; term < (P::kFp16Terms > 0 ? P::kFp16Terms : 1); ++term)
+      for (int term = 0; term < kTerms<P>; ++term)
         *reinterpret_cast<uint2*>(dh_chunk<P>(s, beyond, lane, term)) = make_uint2(0, 0);
   }
 

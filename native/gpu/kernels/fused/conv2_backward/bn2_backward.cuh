@@ -72,7 +72,8 @@ __device__ __forceinline__ float make_bn2_backward(const State& s, Bn2Backward& 
     if ((tid & 31) == 0) bn.largest[tid >> 5] = largest;
   }
   __syncthreads();  // the groups' sums and the warps' maxima are in shared memory
-  if (tid < kConv2Channels) {
+  // Warps agree on the branch, as the compiler can see: otherwise descriptors of wgmma behind it move through R2UR.
+  if (uniform(tid / 32) < kConv2Channels / 32) {
     double dbeta = 0, dgamma = 0;
     for (int k = 0; k < kGroups; ++k) dbeta += partial[k][0][tid], dgamma += partial[k][1][tid];
     // An error of alpha or kappa repeats at every pixel, while dz2 itself sums up to 0. So alpha follows from kappa as
@@ -110,23 +111,24 @@ __device__ __forceinline__ float make_bn2_backward(const State& s, Bn2Backward& 
   return kBounds ? dz2_scale(bn) : 1.f;
 }
 
-// Scales of tf32: conv2_backward multiplies dz2, the gradient of z2 as it is stored, and da1, each divided by a scale.
+// conv2_backward multiplies dz2, the gradient of z2 as it is stored, and da1, each divided by a scale.
 struct SumScales {
-  float weights = 1, routed_taps = 1, da1 = 1;  // factors of the sums; `da1` divides what dgrad sums
+  float weights = 1, routed_taps = 1, da1 = 1;  // factors of the sums; in tf32 `da1` divides what dgrad sums
 };
 // What is known of them before that phase has run. The first block also chooses conv2's next scale, for update.
 template <class P>
 __device__ __forceinline__ SumScales begin_scales(const State& s) {
-  if constexpr (!P::kScaled) return {};
+  if constexpr (!kHasScales<P>) return {};
   const int lane = threadIdx.x & 31;
   if (blockIdx.x == 0 && threadIdx.x / 32 == 15) choose_conv2_scale(s, lane);
+  if constexpr (!P::kScaled) return {a1_scale(s, lane), s.scales[kConv2Scale]};
   const float da1 = da1_scale(s), to_z2 = inverse_of(s.scales[kZ2Scale]);
   return {to_z2 * a1_scale(s, lane), to_z2 * s.scales[kConv2Scale] * da1, da1};
 }
 // The rest, with what make_bn2_backward() returns.
 template <class P>
 __device__ __forceinline__ void finish_scales(SumScales& scales, float dz2) {
-  if constexpr (P::kScaled) scales.weights *= dz2, scales.routed_taps *= dz2;
+  if constexpr (kHasScales<P>) scales.weights *= dz2, scales.routed_taps *= dz2;
 }
 
 }  // namespace mnist::fused

@@ -30,7 +30,7 @@ namespace mnist::fused {
 template <class P>
 struct HalfImagesShared {
   static constexpr int kFp16Terms = P::kFp16Terms;
-  using Pixels = PixelListRows<Fp16Operands, kPool1Side / 2>;
+  using Pixels = PixelListRows<Operand<P>, kPool1Side / 2>;
   static constexpr int kRows = kPool1Side / 2, kBufferRows = kRows + 2, kCells = 4 * kPool2Side;
   static constexpr int kRowBytes = kSlots * 16;
   static constexpr int kChunks1 = kConv1Channels / 8, kChunks2 = kConv2Channels / 8;

@@ -88,22 +88,6 @@ __device__ __forceinline__ void dgrad(float (&d)[28], std::uint32_t dz, std::uin
   for (int i = 0; i < 28; ++i) d[i] += small[i];
 }
 
-// da1's scale for each of a thread's two channels, by the largest value of its rows of a product, which four lanes
-// hold. (No bound of da1 would do: the largest possible sum of its 576 products is thousands of times the usual result,
-// and where images are flat, all values of a channel would lose the same to terms too far below the bound.)
-__device__ __forceinline__ void make_da1_scales(const float (&da1)[28], float (&scales)[2]) {
-#pragma unroll
-  for (int upper = 0; upper < 2; ++upper) {
-    float largest = 0;
-#pragma unroll
-    for (int i = 0; i < 28; i += 4)
-      largest = fmaxf(largest, fmaxf(fabsf(da1[i + 2 * upper]), fabsf(da1[i + 2 * upper + 1])));
-    largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 1));
-    largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 2));
-    scales[upper] = power_of_two_scale<15>(largest);
-  }
-}
-
 // As accumulate_routed_taps() of whole images, with terms of da1.
 template <class Shared>
 __device__ __forceinline__ void accumulate_routed_taps(float (&routed_taps)[2][12], const float (&da1)[28],

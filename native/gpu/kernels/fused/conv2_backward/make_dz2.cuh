@@ -141,6 +141,19 @@ __device__ __forceinline__ void make_dz2_of_window(const Bn2OfChunk<P>& of_chunk
   }
 }
 
+// Four neighbouring channels of dz2 as terms, which are kTerm bytes apart.
+template <class P, int kTerm>
+__device__ __forceinline__ void store_terms(unsigned char* to, const float (&x)[4]) {
+  __half2 low[kTerms<P>], high[kTerms<P>];
+  split(x[0], x[1], low);
+  split(x[2], x[3], high);
+#pragma unroll
+  for (int term = 0; term < kTerms<P>; ++term) {
+    const __half2 four[2] = {low[term], high[term]};
+    *reinterpret_cast<uint2*>(to + term * kTerm) = *reinterpret_cast<const uint2*>(four);
+  }
+}
+
 // dz2 of an item of the mma.sync or the whole images' kernel, and its pixel lists, by kThreads threads.
 template <int kThreads, class Items>
 __device__ __forceinline__ void make_dz2(const Items& items, int item, int stage, int tid) {
@@ -160,22 +173,30 @@ __device__ __forceinline__ void make_dz2(const Items& items, int item, int stage
   const Bn2OfChunk<P> bn{items.bn, chunk_of_all};
   for (int i = tid / Items::kCellChunks; i < Shared::kCells; i += kThreads / Items::kCellChunks) {
     const int cell = items.first_cell() + i, cy = cell / kPool2Side, cx = cell % kPool2Side;
-    unsigned char* corner = here + offsetof(Item, dz2) + (2 * cy - items.y0 + 1) * kSlots * Shared::kDzPitch +
-                            chunk * Shared::kDzChunkPitch;
+    unsigned char* corner = here + offsetof(Item, dz2) + (2 * cy - items.y0 + 1) * kSlots * Shared::kDzPitch;
     unsigned char* at[4];
     typename P::T z[4][kChunk<P>], dy2[kChunk<P>];
 #pragma unroll
     for (int position = 0; position < 4; ++position) {
       at[position] = corner + ((position >> 1) * kSlots + slot_of(2 * cx + 1 + (position & 1))) * Shared::kDzPitch;
-      *reinterpret_cast<uint4*>(z[position]) = *reinterpret_cast<const uint4*>(at[position]);
+      *reinterpret_cast<uint4*>(z[position]) =
+          *reinterpret_cast<const uint4*>(at[position] + chunk * Shared::kDzChunkPitch);
     }
     *reinterpret_cast<uint4*>(dy2) =
         *reinterpret_cast<const uint4*>(here + offsetof(Item, dy2) + (i * Items::kCellChunks + chunk) * 16);
     if (items.s.route2) report_routing<P>(items.s, items.bn, item, cell, chunk_of_all, z);
     make_dz2_of_window<P>(bn, z, dy2);
+    if constexpr (kTerms<P> > 1) {  // a lane overwrites what others of 16 have read
+      static_assert(Shared::kCells * Items::kCellChunks % 16 == 0);
+      __syncwarp(tid & 16 ? 0xffff0000u : 0xffffu);
+    }
 #pragma unroll
     for (int position = 0; position < 4; ++position)
-      *reinterpret_cast<uint4*>(at[position]) = *reinterpret_cast<const uint4*>(z[position]);
+      if constexpr (kTerms<P> > 1)
+        store_terms<P, kTermBytes>(at[position] + operand_at<P>(4 * chunk), z[position]);
+      else
+        *reinterpret_cast<uint4*>(at[position] + chunk * Shared::kDzChunkPitch) =
+            *reinterpret_cast<const uint4*>(z[position]);
   }
 }
 
@@ -229,17 +250,8 @@ __device__ __forceinline__ void make_dz2_terms(const Halves& halves, int item, i
       }
     }
 #pragma unroll
-    for (int position = 0; position < 4; ++position) {
-      __half2 low[P::kFp16Terms], high[P::kFp16Terms];
-      split(z[position][0], z[position][1], low);
-      split(z[position][2], z[position][3], high);
-      unsigned char* const to = corner + at(position) + (quad & 1) * 8;
-#pragma unroll
-      for (int term = 0; term < P::kFp16Terms; ++term) {
-        const __half2 four[2] = {low[term], high[term]};
-        *reinterpret_cast<uint2*>(to + term * Shared::kDzTerm) = *reinterpret_cast<const uint2*>(four);
-      }
-    }
+    for (int position = 0; position < 4; ++position)
+      store_terms<P, Shared::kDzTerm>(corner + at(position) + (quad & 1) * 8, z[position]);
   }
 }
 

@@ -48,7 +48,7 @@ __device__ __forceinline__ void store_routed_taps(const Items& items, const floa
   Items::DgradRole::sync();  // all sums are in shared memory
   for (int i = tid; i < kValues; i += kRoleThreads)
     items.s.routed_tap_sums[std::size_t(blockIdx.x) * kValues + i] =
-        (P::kScaled ? items.scales.routed_taps : 1.f) *
+        (kHasScales<P> ? items.scales.routed_taps : 1.f) *
         ((partial[i] + partial[kValues + i]) + (partial[2 * kValues + i] + partial[3 * kValues + i]));
 }
 
@@ -60,14 +60,15 @@ __device__ __forceinline__ void dgrad_role(const Items& items, int tid) {
   using Shared = typename Items::Shared;
   using Item = typename Shared::Item;
   const int warp = tid >> 5;
-  constexpr int kKSplits = Items::kHalfImage ? 2 : 1, kSteps = Items::kChannels / kStep<P> / kKSplits;
+  constexpr int kKSplits = Items::kHalfImage ? 2 : 1, kSteps = Items::kChannels / 16 / kKSplits;
   const int channel0 = (warp & 1) * 16, k_split = Items::kHalfImage ? warp >> 2 : 0;
   // Warps w and w + 4 share a scheduler; together they have 7 rows.
   const int member = Items::kHalfImage ? (warp >> 1 ^ warp >> 2) & 1 : warp >> 1;
   const bool four = member == 0 || member == 3;
   const int first_row = 1 + 3 * member + (member > 0 ? 1 : 0);
+  const int first_channel = operand_at<P>(16 * k_split * kSteps);
   const std::uint32_t filter = shared_address(items.shared) + Shared::kFilter +
-                               channel0 * kFilterPitch<P, Items::kChannels> + k_split * kSteps * 32;
+                               channel0 * kFilterPitch<P, Items::kChannels> + first_channel;
   constexpr int kSums = Items::kHalfImage ? 1 : 4;  // measured: half an image has too few rows to gain by 4
   float routed_taps[kSums][2][4] = {};
   int stage = 0, parity = 0;
@@ -84,7 +85,7 @@ __device__ __forceinline__ void dgrad_role(const Items& items, int tid) {
     const std::uint32_t here = items.stage_address(stage);  // + int(offsetof()): 64-bit sums compile to other code
     float acc[4][2][4] = {};
     const std::uint32_t dz =
-        here + int(offsetof(Item, dz2)) + (first_row - 1) * kSlots * Shared::kDzPitch + k_split * kSteps * 32;
+        here + int(offsetof(Item, dz2)) + (first_row - 1) * kSlots * Shared::kDzPitch + first_channel;
     if (four)
       conv3x3_rows<P, Items::kChannels, 4, AlignedShift, false, kSteps>(acc, dz, filter, items.lane);
     else
@@ -98,15 +99,18 @@ __device__ __forceinline__ void dgrad_role(const Items& items, int tid) {
       const std::uint32_t words = here + int(offsetof(Item, route)) + ((row * 2 + (warp & 1)) * 64 + items.lane) * 4;
       const std::uint32_t route[2] = {load_shared_32(words), load_shared_32(words + 128)};
       const std::uint32_t pixel_lists =
-          here + int(offsetof(Item, pixel_lists)) + 2 * (items.y0 + row) * PixelLists<P>::kRowBytes;
-      if constexpr (P::kDrainAccumulators) {
-        float row_taps[kSums][2][4] = {};
-        accumulate_routed_taps<P>(row_taps, acc[r], route, pixel_lists, items.lane, rest, 1.f);
+          here + int(offsetof(Item, pixel_lists)) + 2 * (items.y0 + row) * Shared::Pixels::kRowBytes;
+      if constexpr (kTerms<P> > 1) {
+        float row_taps[kSums][2][4] = {}, scales[2];
+        make_da1_scales(reinterpret_cast<const float (&)[8]>(acc[r]), scales);
+        accumulate_routed_taps<P>(row_taps, acc[r], route, pixel_lists, items.lane, rest,
+                                  {inverse_of(scales[0]), inverse_of(scales[1])});
 #pragma unroll
-        for (int i = 0; i < 8; ++i) routed_taps[0][i >> 2][i & 3] += sum_of(row_taps, i >> 2, i & 3);
+        for (int i = 0; i < 8; ++i)
+          routed_taps[0][i >> 2][i & 3] += scales[i >> 1 & 1] * sum_of(row_taps, i >> 2, i & 3);
       } else {
-        accumulate_routed_taps<P>(routed_taps, acc[r], route, pixel_lists, items.lane, rest,
-                                  inverse_of(items.scales.da1));
+        const float to_stored = inverse_of(items.scales.da1);
+        accumulate_routed_taps<P>(routed_taps, acc[r], route, pixel_lists, items.lane, rest, {to_stored, to_stored});
       }
     }
     Items::Done::arrive(stage);
@@ -122,7 +126,6 @@ template <class Items>
 __device__ __forceinline__ void weight_gradient_role(const Items& items, int tid) {
   using P = typename Items::P;
   using Item = typename Items::Item;
-  constexpr int kValueBytes = sizeof(typename P::T);
   constexpr int kColumns = 2 / Items::kChannelSplits, kOutBits = 3 - Items::kChannelSplits;
   constexpr int kOuts = 1 << kOutBits;  // tiles of conv2's channels; kColumns: of 8 of conv1's
   const int warp = tid >> 5, out = (warp & (kOuts - 1)) * 16, in = (warp >> kOutBits) * 8 * kColumns,
@@ -146,8 +149,8 @@ __device__ __forceinline__ void weight_gradient_role(const Items& items, int tid
     if (Items::kStages == 1 && item >= ahead) items.fetch(item - ahead, tid);
     Items::Dz2Ready::sync(stage);
     const std::uint32_t here = items.stage_address(stage);
-    weight_gradient<P, Items::kRows, Items::kChannels>(dw, here + int(offsetof(Item, dz2)) + out * kValueBytes,
-                                                       here + int(offsetof(Item, a1)) + in * kValueBytes, items.lane);
+    weight_gradient<P, Items::kRows, Items::kChannels>(dw, here + int(offsetof(Item, dz2)) + operand_at<P>(out),
+                                                       here + int(offsetof(Item, a1)) + operand_at<P>(in), items.lane);
     trace(items.s, Phase::kConv2Backward, 9, tid == 0);
     Items::Done::sync(stage);  // no warp reads the stage any more
     if (item >= ahead) copy(item - ahead, next_sample, stage);
@@ -161,7 +164,7 @@ __device__ __forceinline__ void weight_gradient_role(const Items& items, int tid
   for (int tap = 0; tap < kTaps; ++tap)
 #pragma unroll
     for (int n = 0; n < kColumns; ++n) {
-      if constexpr (P::kScaled)
+      if constexpr (kHasScales<P>)
         for (float& sum : dw[tap][n]) sum *= items.scales.weights;
       to[tap * kConvThreads + (first_tile + out / 16 + 4 * (in / 8 + n)) * 32 + items.lane] =
           make_float4(dw[tap][n][0], dw[tap][n][1], dw[tap][n][2], dw[tap][n][3]);
@@ -195,7 +198,7 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv2_backward_kernel(Models 
       if (item >= stage * items.stride()) items.clear_padding(stage, tid);
   };
   finish_scales<P>(items.scales,
-                   make_bn2_backward<P::kScaled>(
+                   make_bn2_backward<kHasScales<P>>(
                        s, bn, reinterpret_cast<double (*)[2][kConv2Channels]>(shared + Items::Shared::kPartial),
                        meanwhile, dy2_scale));
   trace(s, Phase::kConv2Backward, 2, tid == 0);

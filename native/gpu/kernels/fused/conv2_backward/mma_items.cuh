@@ -11,7 +11,7 @@ namespace mnist::fused {
 // all.
 template <class P, int kRows, int kStages, int kChannelSplits = 1>
 struct Conv2BackwardShared {
-  using Pixels = PixelLists<P>;
+  using Pixels = PixelLists<Operand<P>>;
   static constexpr int kChannels = kConv2Channels / kChannelSplits;
   static constexpr int kA1Pitch = kSlotPitch<P, kConv1Channels>, kDzPitch = kSlotPitch<P, kChannels>;
   static constexpr int kDzChunkPitch = 16;                   // from a 16-byte chunk of a pixel to the next

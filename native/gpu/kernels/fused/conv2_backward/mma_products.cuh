@@ -12,87 +12,62 @@ namespace mnist::fused {
 // dw[tap] += dz2^T a1 over the rows of an item, for 16 of conv2's channels by 8 kColumns of conv1's. `dz` and `a1` are
 // the shared addresses of these channels; a pixel of dz2 has kChannels.
 //
-// Row r of a1 meets rows r + 1, r and r - 1 of dz2 in the taps of filter rows u = 0, 1 and 2. In 16 bits these rows of
-// dz2 stay in registers, so that every operand is loaded once:
+// Row r of a1 meets rows r + 1, r and r - 1 of dz2 in the taps of filter rows u = 0, 1 and 2. These rows of dz2 stay in
+// registers, so that every operand is loaded once:
 //
 //   row of a1        1        2        3     ...
 //   rows of dz2    2 1 0    3 2 1    4 3 2   ...   for u = 0, 1, 2; only one is new
 //
-// fp32 has no registers for that: it loads more, and drains its accumulators after every 16 products.
+// In fp32 the sums leave the tensor cores after the three products of a row's terms.
 template <class P, int kRows, int kChannels, int kColumns>
 __device__ __forceinline__ void weight_gradient(float (&dw)[kTaps][kColumns][4], std::uint32_t dz, std::uint32_t a1,
                                                 int lane) {
   constexpr int kDzPitch = kSlotPitch<P, kChannels>, kA1Pitch = kSlotPitch<P, kConv1Channels>;
-  constexpr bool k16Bits = sizeof(typename P::T) == 2;
-  constexpr int kPlanes = k16Bits ? 1 : 2;  // products of a row: 16 slots at a time, or 8
   // Rows 0 and 15 of a whole image are padding. Half an image includes the neighbouring rows of a1, but not of dz2.
   constexpr int kFirst = kRows == 14 ? 1 : 0, kLast = kRows == 14 ? 14 : kRows + 1;
-  const auto [g, t] = fragment_place(lane);
   const auto counts = [](int row) { return kRows == 14 || (row >= 1 && row <= kRows); };  // row of dz2
-  const auto load_dz = [&](std::uint32_t (&a)[kPlanes][4], int row) {
-    if constexpr (k16Bits) {
-      load_matrix_x4_trans(a[0], dz + (row * kSlots + (lane & 7) + (lane >> 4) * 8) * kDzPitch + (lane >> 3 & 1) * 16);
-    } else {
-#pragma unroll
-      for (int plane = 0; plane < 2; ++plane)
-#pragma unroll
-        for (int i = 0; i < 4; ++i)
-          a[plane][i] =
-              load_shared_32(dz + (row * kSlots + plane * 8 + 2 * t + (i >> 1)) * kDzPitch + g * 4 + (i & 1) * 32);
-    }
+  const auto load_dz = [&](std::uint32_t (&a)[4], int row, int term = 0) {
+    load_matrix_x4_trans(a, dz + (row * kSlots + (lane & 7) + (lane >> 4) * 8) * kDzPitch + (lane >> 3 & 1) * 16 +
+                                term * kTermBytes);
   };
-  const auto load_a1 = [&](std::uint32_t (&b)[kPlanes][kColumns][2], int row, int v) {  // [][columns 0-7 or 8-15][]
-    if constexpr (k16Bits) {
-      static_assert(kColumns == 2);
-      const int plane = lane >> 3 & 1;
-      const int slot = (plane == 0 ? AlignedShift::at(0, v) : AlignedShift::at(1, v)) + (lane & 7);
-      std::uint32_t r[4];
-      load_matrix_x4_trans(r, a1 + (row * kSlots + slot) * kA1Pitch + (lane >> 4) * 16);
+  const auto load_a1 = [&](std::uint32_t (&b)[kTerms<P>][kColumns][2], int row, int v) {
+    constexpr int kLoads = kTerms<P> * kColumns / 2, kSecond = kColumns == 2 ? 16 : kTermBytes;
+    const int plane = lane >> 3 & 1;
+    const int slot = (plane == 0 ? AlignedShift::at(0, v) : AlignedShift::at(1, v)) + (lane & 7);
 #pragma unroll
-      for (int i = 0; i < 4; ++i) b[0][i >> 1][i & 1] = r[i];
-    } else {
-#pragma unroll
-      for (int plane = 0; plane < 2; ++plane)
-#pragma unroll
-        for (int i = 0; i < 2 * kColumns; ++i)
-          b[plane][i >> 1][i & 1] = load_shared_32(
-              a1 + (row * kSlots + AlignedShift::at(plane, v) + 2 * t + (i & 1)) * kA1Pitch + g * 4 + (i >> 1) * 32);
-    }
+    for (int load = 0; load < kLoads; ++load)  // two columns of a term, or one of two terms
+      load_matrix_x4_trans(reinterpret_cast<std::uint32_t (*)[4]>(b)[load],
+                           a1 + (row * kSlots + slot) * kA1Pitch + (lane >> 4) * kSecond + load * kTermBytes);
   };
-  std::uint32_t a[k16Bits ? 3 : 1][kPlanes][4];  // row d of dz2 lies at d % 3
-  if constexpr (k16Bits && kFirst > 0) {
+  std::uint32_t a[3][4];  // row d of dz2 lies at d % 3
+  if constexpr (kFirst > 0) {
     load_dz(a[kFirst - 1], kFirst - 1);
     load_dz(a[kFirst], kFirst);
   }
-#pragma unroll(k16Bits ? kRows + 2 : 1)
+#pragma unroll
   for (int row = kFirst; row <= kLast; ++row) {  // of a1
-    if constexpr (k16Bits) {
-      if (counts(row + 1)) load_dz(a[(row + 1) % 3], row + 1);
+    if (counts(row + 1)) load_dz(a[(row + 1) % 3], row + 1);
 #pragma unroll
-      for (int v = 0; v < 3; ++v) {
-        std::uint32_t b[kPlanes][kColumns][2];
-        load_a1(b, row, v);
-#pragma unroll
-        for (int u = 0; u < 3; ++u) {
-          if (!counts(row + 1 - u)) continue;
-#pragma unroll
-          for (int n = 0; n < kColumns; ++n) P::mma(dw[3 * u + v][n], a[(row + 1 - u) % 3][0], b[0][n][0], b[0][n][1]);
-        }
-      }
-    } else {
+    for (int v = 0; v < 3; ++v) {
+      std::uint32_t b[kTerms<P>][kColumns][2];
+      load_a1(b, row, v);
 #pragma unroll
       for (int u = 0; u < 3; ++u) {
         if (!counts(row + 1 - u)) continue;
-        load_dz(a[0], row + 1 - u);
+        const auto multiply = [&](float (&sums)[kColumns][4], const std::uint32_t (&rows)[4], int term) {
 #pragma unroll
-        for (int v = 0; v < 3; ++v) {
-          std::uint32_t b[kPlanes][kColumns][2];
-          load_a1(b, row, v);
+          for (int n = 0; n < kColumns; ++n) Operand<P>::mma(sums[n], rows, b[term][n][0], b[term][n][1]);
+        };
+        const auto& big = a[(row + 1 - u) % 3];
+        if constexpr (kTerms<P> == 1) {
+          multiply(dw[3 * u + v], big, 0);
+        } else {
+          std::uint32_t small[4];
+          load_dz(small, row + 1 - u, 1);
           float partial[kColumns][4] = {};
-#pragma unroll
-          for (int plane = 0; plane < kPlanes; ++plane)
-#pragma unroll
-            for (int n = 0; n < kColumns; ++n) P::mma(partial[n], a[0][plane], b[plane][n][0], b[plane][n][1]);
+          multiply(partial, big, 1);
+          multiply(partial, small, 0);
+          multiply(partial, big, 0);
           add_accumulators(dw[3 * u + v], partial);
         }
       }
@@ -109,72 +84,49 @@ __device__ __forceinline__ void weight_gradient(float (&dw)[kTaps][kColumns][4],
 //   tap (u, v)  0,0  0,1  0,2  1,0  1,1  1,2  2,0  2,1  2,2  ones  zeros
 //
 // Column 9 is the plain sum, bn1's d beta. `pixel_lists` is the address of the row's pixels, `rest` the rounding errors
-// of the rows before, in tf32. With kSums = 4 each position has sums of its own, so that no product waits for the one
-// before; they cost registers.
+// of the rows before, in tf32; `to_stored` multiplies da1 before it is rounded, in fp32 by channel. With kSums = 4 each
+// position has sums of its own, so that no product waits for the one before; they cost registers.
 template <class P, int kSums>
 __device__ __forceinline__ void accumulate_routed_taps(float (&routed_taps)[kSums][2][4], const float (&da1)[2][4],
                                                        const std::uint32_t (&route)[2], std::uint32_t pixel_lists,
-                                                       int lane, float2 (&rest)[4], float to_stored) {
-  using Q = PixelLists<P>;
+                                                       int lane, float2 (&rest)[4], const float (&to_stored)[2]) {
+  using Q = PixelLists<Operand<P>>;
   const auto [g, t] = fragment_place(lane);
-  const std::uint32_t tap =
-      pixel_lists + g % 3 * Q::kListBytes + g / 3 * Q::kRowBytes + t * 2 * int(sizeof(typename Q::T));
-  const std::uint32_t last_tap =
-      pixel_lists + 2 * Q::kListBytes + 2 * Q::kRowBytes + t * 2 * int(sizeof(typename Q::T));
+  const std::uint32_t tap = pixel_lists + g % 3 * Q::kListBytes + g / 3 * Q::kRowBytes + t * 4,
+                      last_tap = pixel_lists + 2 * Q::kListBytes + 2 * Q::kRowBytes + t * 4;
   const auto at = [](int plane, int position) {
     return (2 * plane + (position & 1)) * Q::kListBytes + (position >> 1) * Q::kRowBytes;
   };
-  if constexpr (sizeof(typename P::T) == 2) {
-    const std::uint32_t ones = g == 1 ? P::kOnes : 0u;
-    std::uint32_t packed[4];  // pairs of neighbouring slots
+  const std::uint32_t ones = g == 1 ? Operand<P>::kOnes : 0u;
+  std::uint32_t packed[kTerms<P>][4];  // pairs of neighbouring slots
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const float* two = da1[i >> 1] + 2 * (i & 1);
-      packed[i] = pack_da1<P>(two[0], two[1], rest[i], route[i >> 1] >> 16 * (i & 1), to_stored);
+  for (int i = 0; i < 4; ++i) {
+    const float* two = da1[i >> 1] + 2 * (i & 1);
+    if constexpr (kTerms<P> == 1) {
+      packed[0][i] = pack_da1<P>(two[0], two[1], rest[i], route[i >> 1] >> 16 * (i & 1), to_stored[0]);
+    } else {
+      __half2 terms[kTerms<P>];
+      split(two[0] * to_stored[i & 1], two[1] * to_stored[i & 1], terms);
+#pragma unroll
+      for (int term = 0; term < kTerms<P>; ++term)
+        packed[term][i] = reinterpret_cast<const std::uint32_t&>(terms[term]);
     }
+  }
 #pragma unroll
-    for (int position = 0; position < 4; ++position) {
-      std::uint32_t a[4], b[2][2];  // b: [columns 0-7 or 8-15][plane]
-#pragma unroll
-      for (int plane = 0; plane < 2; ++plane) {
-        b[0][plane] = load_shared_32(tap + at(plane, position));
-        const std::uint32_t last = load_shared_32(last_tap + at(plane, position));
-        b[1][plane] = g == 0 ? last : ones;
-      }
-#pragma unroll
-      for (int i = 0; i < 4; ++i) a[i] = packed[i] & routing_mask_16(route[i >> 1], position, i & 1);
-#pragma unroll
-      for (int n = 0; n < 2; ++n) P::mma(routed_taps[position % kSums][n], a, b[n][0], b[n][1]);
-    }
-  } else {
-    const float ones = g == 1 ? 1.f : 0.f;
+  for (int position = 0; position < 4; ++position) {
+    std::uint32_t a[4], b[2][2];  // b: [columns 0-7 or 8-15][plane]
 #pragma unroll
     for (int plane = 0; plane < 2; ++plane) {
-      std::uint32_t big[4], small[4];
+      b[0][plane] = load_shared_32(tap + at(plane, position));
+      const std::uint32_t last = load_shared_32(last_tap + at(plane, position));
+      b[1][plane] = g == 0 ? last : ones;
+    }
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const std::uint32_t value = __float_as_uint(da1[plane][i]);
-        big[i] = big_term(value);
-        small[i] = small_term(value);
-      }
+    for (int term = kTerms<P> - 1; term >= 0; --term) {
 #pragma unroll
-      for (int position = 0; position < 4; ++position) {
-        float2 b[2] = {load_shared_float2(tap + at(plane, position)),
-                       load_shared_float2(last_tap + at(plane, position))};
-        b[1] = g == 0 ? b[1] : make_float2(ones, ones);
-        std::uint32_t mask[4];
+      for (int i = 0; i < 4; ++i) a[i] = packed[term][i] & routing_mask_16(route[i >> 1], position, i & 1);
 #pragma unroll
-        for (int i = 0; i < 4; ++i) mask[i] = routing_mask_32(route[plane], position, i);
-        // k = t is slot 2t and k = t + 4 slot 2t + 1, the order in which a product's result lies in the registers.
-        const auto multiply = [&](const std::uint32_t (&value)[4]) {
-          const std::uint32_t a[4] = {value[0] & mask[0], value[2] & mask[2], value[1] & mask[1], value[3] & mask[3]};
-#pragma unroll
-          for (int n = 0; n < 2; ++n)
-            mma_tf32(routed_taps[position % kSums][n], a, __float_as_uint(b[n].x), __float_as_uint(b[n].y));
-        };
-        multiply(small);
-        multiply(big);
-      }
+      for (int n = 0; n < 2; ++n) Operand<P>::mma(routed_taps[position % kSums][n], a, b[n][0], b[n][1]);
     }
   }
 }

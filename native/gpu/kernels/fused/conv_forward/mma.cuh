@@ -30,24 +30,11 @@ struct ConvForwardMemory {
 
 // ---- Small batches --------------------------------------------------------------------------------------------------
 
-// Ends the copies of the filter, for every warp of a block: a warp that is to make R = 2 or 4 image rows waits for the
-// copies of all warps. These two kinds of warps wait in different places of the code, so each has a barrier of its own
-// and only arrives at the other one; a warp that makes no rows, R = 0, only arrives, at both.
-template <int R>
-__device__ __forceinline__ void finish_copies() {
-  copy_async_wait<0>();
-  using OfKind = NamedBarrier<1, kConvThreads, 2>;
-#pragma unroll
-  for (int kind = 0; kind < 2; ++kind)
-    if (kind != R / 2 - 1) OfKind::arrive(kind);
-  if (R != 0) OfKind::sync(R / 2 - 1);
-}
-
 // A block makes z2 of one image, or of half of it: rows 0 .. 7 or 8 .. 13. All 16 warps make what it needs of a1 (both
 // halves need rows 7 and 8). Then 8 warps a half make z2, each 16 channels of 4 rows or the last 2.
 template <class P, int kHalves>
 __global__ void __launch_bounds__(kConvThreads, 1) conv_forward_kernel(State s, int graph_step) {
-  constexpr int kConv2Warps = 8 * kHalves, kSlices = kFilterSlices<P>;
+  constexpr int kConv2Warps = 8 * kHalves;
   constexpr int kOwnRows = kPool1Side / 2 * kHalves;  // of a1, stored by this block
   extern __shared__ __align__(128) unsigned char shared[];
   auto& memory = *reinterpret_cast<ConvForwardMemory<P>*>(shared);
@@ -66,14 +53,10 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv_forward_kernel(State s, 
   Conv1<P> conv1;
   const int channel0 = (warp & 1) * 16;
   conv1.load(s.conv1, s.bn1, channel0, lane);
-  float acc_scale = 1;
-  if constexpr (P::kScaled) {
-    conv1.divide(a1_scale(s, lane));
-    acc_scale = z2_acc_scale(s, lane);
-  }
+  if constexpr (kHasScales<P>) conv1.divide(a1_scale(s, lane));
+  const float acc_scale = z2_acc_scale<P>(s, lane);
   __syncthreads();  // the image is complete; also keeps these loads, which conv1 waits for, ahead of the copies
-#pragma unroll
-  for (int slice = 0; slice < kSlices; ++slice) copy_filter_slice<P>(memory.filter, s.conv2_forward, slice);
+  copy_filter<P, kConvThreads>(memory.filter, s.conv2_forward, tid);
   const int first_row = 7 * half, rows = kHalves == 2 ? kPool1Side : half == 0 ? 9 : 7;
 #pragma unroll 1
   for (int i = warp >> 1; i < 2 * rows; i += kConvWarps / 2) {
@@ -84,8 +67,8 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv_forward_kernel(State s, 
         s.route1[((std::size_t(image) * kPool1Side + cy) * 2 + (warp & 1)) * 64 + plane * 32 + lane] = route;
     });
   }
-  copy_async_wait<kSlices - 1>();  // the filter's first slice
-  __syncthreads();                 // a1 and this slice are complete
+  copy_async_wait<0>();
+  __syncthreads();  // a1 and the filter are complete
 
   float sum[4] = {}, squares[4] = {};
   if (kHalves == 2) store_image_a1<P, kConvThreads, 1>(s, a1, image, tid, 0);
@@ -93,14 +76,11 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv_forward_kernel(State s, 
     const std::uint32_t filter = memory.filter_of(quarter);
     const int row = 4 * half + warp / 4 * 2;  // of windows
     if (row + 2 <= kPool2Side)
-      conv2_rows<P, 4, kSlices>(s, sum, squares, shared_address(a1), filter, zeros, image, quarter, row, lane,
-                                acc_scale, finish_copies<4>);
+      conv2_rows<P, 4>(s, sum, squares, shared_address(a1), filter, zeros, image, quarter, row, lane, acc_scale);
     else
-      conv2_rows<P, 2, kSlices>(s, sum, squares, shared_address(a1), filter, zeros, image, quarter, row, lane,
-                                acc_scale, finish_copies<2>);
+      conv2_rows<P, 2>(s, sum, squares, shared_address(a1), filter, zeros, image, quarter, row, lane, acc_scale);
   } else {
     store_image_a1<P, kRoleThreads, 2>(s, a1, image, tid - kRoleThreads, half);
-    if (kSlices == 2) finish_copies<0>();
   }
 
   __syncthreads();  // nobody reads a1 any more
@@ -145,7 +125,7 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv_forward_roles_kernel(Mod
     Conv1<P> conv1;
     const int channel0 = (warp & 1) * 16;
     conv1.load(s.conv1, s.bn1, channel0, lane);
-    if constexpr (P::kScaled) conv1.divide(a1_scale(s, lane));
+    if constexpr (kHasScales<P>) conv1.divide(a1_scale(s, lane));
     int stage = 0;
     for (int image = blockIdx.x; image < s.batch; image += gridDim.x, stage ^= 1) {
       unsigned char *const pixels = memory.image + stage * kImageBytes, *const a1 = memory.a1 + stage * kA1Bytes<P>;
@@ -164,15 +144,12 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv_forward_roles_kernel(Mod
     }
     Stored::arrive();
   } else {
-    for (int i = tid; i < kConv2Channels * kFilterChunks<P, kConv1Channels>; i += kRoleThreads)
-      copy_filter_chunk<P, kConv1Channels>(memory.filter, s.conv2_forward, i);
-    copy_async_commit();
+    copy_filter<P, kRoleThreads>(memory.filter, s.conv2_forward, tid);
     copy_async_wait<0>();
     SecondRole::sync();  // the filter is complete. (Not Free: by now the first role may be waiting there.)
     const int quarter = warp & 3, row_begin = warp >> 2 == 0 ? 0 : 4, row_end = warp >> 2 == 0 ? 4 : kPool2Side;
     const std::uint32_t filter = memory.filter_of(quarter);
-    float acc_scale = 1;
-    if constexpr (P::kScaled) acc_scale = z2_acc_scale(s, lane);
+    const float acc_scale = z2_acc_scale<P>(s, lane);
     float sum[4] = {}, squares[4] = {};
     int stage = 0;
     for (int image = blockIdx.x; image < s.batch; image += gridDim.x, stage ^= 1) {
@@ -180,9 +157,9 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv_forward_roles_kernel(Mod
       const std::uint32_t a1 = shared_address(memory.a1 + stage * kA1Bytes<P>);
       int row = row_begin;
       for (; row + 2 <= row_end; row += 2)
-        conv2_rows<P, 4, 1>(s, sum, squares, a1, filter, zeros, image, quarter, row, lane, acc_scale, [] {});
+        conv2_rows<P, 4>(s, sum, squares, a1, filter, zeros, image, quarter, row, lane, acc_scale);
       if (row < row_end)
-        conv2_rows<P, 2, 1>(s, sum, squares, a1, filter, zeros, image, quarter, row, lane, acc_scale, [] {});
+        conv2_rows<P, 2>(s, sum, squares, a1, filter, zeros, image, quarter, row, lane, acc_scale);
       if (image + 2 * int(gridDim.x) < s.batch) Free::arrive(stage);
     }
     Stored::sync();  // nobody reads a1 any more
@@ -232,10 +209,10 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv_forward_halves_kernel(Mo
   Conv1<P> conv1;
   const int channel0 = (warp & 1) * 16;
   conv1.load(s.conv1, s.bn1, channel0, lane);
+  conv1.divide(a1_scale(s, lane));
+  const float acc_scale = z2_acc_scale<P>(s, lane);
   __syncthreads();  // the image is complete; also keeps these loads, which conv1 waits for, ahead of the copies
-  for (int i = tid; i < kConv2Channels * kFilterChunks<P, kConv1Channels>; i += kConvThreads)
-    copy_filter_chunk<P, kConv1Channels>(memory.filter, s.conv2_forward, i);
-  copy_async_commit();
+  copy_filter<P, kConvThreads>(memory.filter, s.conv2_forward, tid);
 
   const std::uint32_t filter = memory.filter_of(quarter);
   const int window_row = 4 * half + warp / 4;
@@ -256,8 +233,7 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv_forward_halves_kernel(Mo
     if (tid < kImageWords && image + stride < s.batch) store_image_word<P>(pixels, tid, word);
     store_image_a1<P, kConvThreads, 2>(s, a1, image, tid, half);
     if (window_row < kPool2Side)
-      conv2_rows<P, 2, 1>(s, sum, squares, shared_address(a1), filter, zeros, image, quarter, window_row, lane, 1.f,
-                          [] {});
+      conv2_rows<P, 2>(s, sum, squares, shared_address(a1), filter, zeros, image, quarter, window_row, lane, acc_scale);
     __syncthreads();  // the next image is complete, and no warp reads a1 any more
   }
   auto* warp_sums = reinterpret_cast<float (*)[2][16]>(memory.a1);

@@ -96,23 +96,25 @@ template <class P, int kRows = kPaddedRows>
 inline constexpr int kA1Bytes = (kRows * kSlots + 1) * kSlotPitch<P, kConv1Channels>;
 
 // Writes the four values that half_row() emits into an image row in shared memory, except for padding slots, which
-// stay 0. place(slot, channel) is the address of a value. 16-bit values are written in pairs: an even channel and the
-// next one behind it.
+// stay 0. They are written in pairs, an even channel and the next one behind it: place(slot, channel) is the address of
+// one, and terms are Place::kTerm bytes apart.
 template <class P, class Place>
 __device__ __forceinline__ void store_a1(const float (&a)[4], int channel0, int plane, int lane, Place place) {
   const auto [g, t] = fragment_place(lane);
   const int padding = plane == 0 ? 0 : 7;
-  if constexpr (sizeof(typename P::T) == 2) {
 #pragma unroll
-    for (int upper = 0; upper < 2; ++upper) {
-      const auto pair = transposed(P::pack(a[2 * upper], a[2 * upper + 1]));
-      if (g != padding) *reinterpret_cast<typename P::Pair*>(place(g, channel0 + upper * 8 + 2 * t)) = pair;
-    }
-  } else {
+  for (int upper = 0; upper < 2; ++upper) {
+    typename Operand<P>::Pair terms[kTerms<P>];
+    if constexpr (kTerms<P> == 1)
+      terms[0] = P::pack(a[2 * upper], a[2 * upper + 1]);
+    else
+      split(a[2 * upper], a[2 * upper + 1], terms);
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int slot = 2 * t + (i & 1);
-      if (slot != padding) *reinterpret_cast<float*>(place(slot, channel0 + (i >> 1) * 8 + g)) = P::store(a[i]);
+    for (int term = 0; term < kTerms<P>; ++term) {
+      const auto pair = transposed(terms[term]);
+      if (g != padding)
+        *reinterpret_cast<typename Operand<P>::Pair*>(place(g, channel0 + upper * 8 + 2 * t) + term * Place::kTerm) =
+            pair;
     }
   }
 }
@@ -120,10 +122,11 @@ __device__ __forceinline__ void store_a1(const float (&a)[4], int channel0, int 
 // The place in a row of an image in planes and slots.
 template <class P>
 struct A1Place {
+  static constexpr int kTerm = kTermBytes;
   unsigned char* row;
   int plane;
   __device__ __forceinline__ unsigned char* operator()(int slot, int channel) const {
-    return row + (plane * 8 + slot) * kSlotPitch<P, kConv1Channels> + channel * int(sizeof(typename P::T));
+    return row + (plane * 8 + slot) * kSlotPitch<P, kConv1Channels> + operand_at<P>(channel);
   }
 };
 
@@ -150,52 +153,32 @@ __device__ __forceinline__ unsigned zero_scales(const State& s, int quarter, int
   return zeros;
 }
 
-// The filter of all channels may arrive in slices of 37 KB: slice p is kFilterSliceBytes bytes, four 16-byte chunks, of
-// each tap.
-template <class P>
-inline constexpr int kFilterSlices = sizeof(typename P::T) / 2;
-inline constexpr int kFilterSliceBytes = kConv1Channels * 2;
-
-// Starts copying a slice, by a whole block: four lanes a tap, so that a warp copies 8 of a row's 9 taps.
-template <class P>
-__device__ __forceinline__ void copy_filter_slice(unsigned char* shared, const void* packed, int slice) {
-  constexpr int kTapBytes = kConv1Channels * int(sizeof(typename P::T));
-  const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
-  const auto copy = [&](int row, int tap) {
-    const int at = tap * kTapBytes + slice * kFilterSliceBytes + (lane & 3) * 16;
-    copy_async_16(shared_address(shared) + row * kFilterPitch<P, kConv1Channels> + at,
-                  static_cast<const char*>(packed) + row * kTaps * kTapBytes + at);
-  };
+// Starts copying the filter, by kThreads threads.
+template <class P, int kThreads>
+__device__ __forceinline__ void copy_filter(unsigned char* shared, const void* packed, int tid) {
 #pragma unroll
-  for (int row = 0; row < kConv2Channels; row += kConvWarps) copy(row + warp, lane >> 2);
-  if (tid < 4 * kConv2Channels) copy(tid >> 2, 8);  // the ninth tap
+  for (int i = tid; i < kConv2Channels * kFilterChunks<P, kConv1Channels>; i += kThreads)
+    copy_filter_chunk<P, kConv1Channels>(shared, packed, i);
   copy_async_commit();
 }
 
 // R image rows (R/2 rows of pooling windows) of one image and 16 channels, by one warp: z2 and pooled_z2 to global
-// memory, and their part of the channel sums. `acc_scale` is z2_acc_scale() in tf32. If the filter has two slices, only
-// the first needs to have arrived, and wait_for_second() waits for the other one.
+// memory, and their part of the channel sums. `acc_scale` is z2_acc_scale().
 //
 // A lane's 4 results of a pixel are neighbours in memory because the filter's rows are permuted: among 16 of them, row
 // 8n + 2t + e is channel 4t + 2n + e.
 //
 //   lane t holds of the product   columns 2t, 2t + 1 of n = 0   and of n = 1
 //   these are channels            4t, 4t + 1                    4t + 2, 4t + 3
-template <class P, int R, int kSlices, class WaitForSecond>
+template <class P, int R>
 __device__ __forceinline__ void conv2_rows(const State& s, float (&sum)[4], float (&squares)[4], std::uint32_t a1,
                                            std::uint32_t filter, unsigned zeros, int image, int quarter, int window_row,
-                                           int lane, float acc_scale, WaitForSecond wait_for_second) {
+                                           int lane, float acc_scale) {
   using T = typename P::T;
   const auto [g, t] = fragment_place(lane);
-  constexpr int kSteps = kConv1Channels / kStep<P> / kSlices;
   const std::uint32_t rows = a1 + 2 * window_row * kSlots * kSlotPitch<P, kConv1Channels>;
   float acc[R][2][4] = {};
-  conv3x3_rows<P, kConv1Channels, R, ForwardShift, true, kSteps>(acc, rows, filter, lane);
-  if constexpr (kSlices == 2) {
-    wait_for_second();
-    conv3x3_rows<P, kConv1Channels, R, ForwardShift, true, kSteps>(acc, rows + kFilterSliceBytes,
-                                                                   filter + kFilterSliceBytes, lane);
-  }
+  conv3x3_rows<P, kConv1Channels, R, ForwardShift, true, kConv1Channels / 16>(acc, rows, filter, lane);
   if (g == 7) return;  // the eighth window of a row is padding
   T* const z2 = static_cast<T*>(s.z2) +
                 (std::size_t(image) * kCells1 + 2 * window_row * kPool1Side + 2 * g) * kConv2Channels + quarter * 16 +
@@ -203,10 +186,10 @@ __device__ __forceinline__ void conv2_rows(const State& s, float (&sum)[4], floa
   T* const pooled_z2 = static_cast<T*>(s.pooled_z2) +
                        (std::size_t(image) * kCells2 + window_row * kPool2Side + g) * kConv2Channels + quarter * 16 +
                        4 * t;
-  float factor[4] = {};  // by channel
-  if constexpr (P::kScaled)
+  float factor[4];  // by channel
 #pragma unroll
-    for (int i = 0; i < 4; ++i) factor[i] = z2_factor(s, acc_scale, image, quarter * 16 + 4 * t + i);
+  for (int i = 0; i < 4; ++i)
+    factor[i] = P::kScaled ? z2_factor(s, acc_scale, image, quarter * 16 + 4 * t + i) : acc_scale;
 #pragma unroll
   for (int q = 0; q < R / 2; ++q) {
     Four<P> top, first;
@@ -216,8 +199,8 @@ __device__ __forceinline__ void conv2_rows(const State& s, float (&sum)[4], floa
 #pragma unroll
       for (int n = 0; n < 2; ++n) {
         const float* value = acc[2 * q + (position >> 1)][n] + (position & 1) * 2;
-        z.pair[n] =
-            P::kScaled ? P::pack(factor[2 * n] * value[0], factor[2 * n + 1] * value[1]) : P::pack(value[0], value[1]);
+        z.pair[n] = kHasScales<P> ? P::pack(factor[2 * n] * value[0], factor[2 * n + 1] * value[1])
+                                  : P::pack(value[0], value[1]);
         const float2 x = P::unpack(z.pair[n]);
         sum[2 * n] += x.x;
         sum[2 * n + 1] += x.y;

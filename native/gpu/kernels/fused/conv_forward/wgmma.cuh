@@ -146,7 +146,7 @@ __global__ void __maxnreg__(sizeof(typename P::T) == 2 ? 88 : 128) conv_forward_
   Conv1<P> conv1;
   const int channel0 = (warp & 1) * 16;
   conv1.load(s.conv1, s.bn1, channel0, lane);
-  if constexpr (P::kFp16Terms > 0 || P::kScaled) conv1.divide(a1_scale(s, lane));
+  if constexpr (kHasScales<P>) conv1.divide(a1_scale(s, lane));
   if constexpr (P::kFp16Terms > 0) conv2.load_scale(s);
   __syncthreads();  // the image is complete
   trace(s, Phase::kConvForward, 2, tid == 0);
@@ -156,10 +156,7 @@ __global__ void __maxnreg__(sizeof(typename P::T) == 2 ? 88 : 128) conv_forward_
     const int cy = first_row + i / 2, plane = i & 1;
     conv1.half_row(shared_address(pixels), cy, plane, lane, [&](const float (&a)[4], std::uint32_t route) {
       const A1ChunkPlace<P> place{a1 + (cy + 1) * Operands::kRow, plane};
-      if constexpr (P::kFp16Terms > 0)
-        store_a1_terms(a, channel0, plane, lane, place);
-      else
-        store_a1<P>(a, channel0, plane, lane, place);
+      store_a1<P>(a, channel0, plane, lane, place);
       memory.stage.route[(cy * 2 + (warp & 1)) * 64 + plane * 32 + lane] = route;
     });
   }

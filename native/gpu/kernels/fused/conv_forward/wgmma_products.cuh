@@ -11,8 +11,8 @@ namespace mnist::fused {
 // the filter [tap][chunk][64 channels][16 bytes] (see device/wgmma.cuh), in fp32 two of each (see scales.cuh).
 template <class P>
 struct WgmmaOperands {
-  using T = std::conditional_t<sizeof(typename P::T) == 2, typename P::T, __half>;
-  static constexpr int kFp16Terms = P::kFp16Terms > 0 ? P::kFp16Terms : 1;
+  using T = typename Operand<P>::T;
+  static constexpr int kFp16Terms = kTerms<P>;
   static constexpr int kOfChunk = 8;  // values, of 16 bits
   static constexpr int kChunks = kConv1Channels / kOfChunk, kSteps = kChunks / 2;
   // Chunks lie apart so that those of two pixels are in different banks. Padding columns may read past the end of a
@@ -46,6 +46,7 @@ __device__ __forceinline__ float2 seconds(float2 a, float2 b) { return make_floa
 template <class P>
 struct A1ChunkPlace {
   using Operands = WgmmaOperands<P>;
+  static constexpr int kTerm = Operands::kA1Term;
   unsigned char* row;
   int plane;
   __device__ __forceinline__ unsigned char* operator()(int slot, unsigned channel) const {
@@ -53,25 +54,6 @@ struct A1ChunkPlace {
            channel % Operands::kOfChunk * 2;
   }
 };
-
-// store_a1() for fp16 terms.
-template <class P>
-__device__ __forceinline__ void store_a1_terms(const float (&a)[4], int channel0, int plane, int lane,
-                                               A1ChunkPlace<P> place) {
-  const auto [g, t] = fragment_place(lane);
-  const int padding = plane == 0 ? 0 : 7;
-#pragma unroll
-  for (int upper = 0; upper < 2; ++upper) {
-    __half2 terms[P::kFp16Terms];
-    split(a[2 * upper], a[2 * upper + 1], terms);
-#pragma unroll
-    for (int term = 0; term < P::kFp16Terms; ++term) {
-      const __half2 pair = transposed(terms[term]);
-      if (g != padding)
-        *reinterpret_cast<__half2*>(place(g, channel0 + upper * 8 + 2 * t) + term * WgmmaOperands<P>::kA1Term) = pair;
-    }
-  }
-}
 
 // conv1 by wgmma: rows of a product are channels, two positions of the pooling window each, columns are the slots of
 // planes. So warp w of a warpgroup makes channels 8w .., and lane (g, t) has all positions of slots 2t and 2t + 1 of
@@ -85,7 +67,7 @@ struct Conv1Columns {
   static constexpr int kTerms = P::kConv1Terms;
   static constexpr bool kPairs = kTerms == 1;
   static constexpr int kRows = kPairs ? kPool1Side : P::kScaled ? 4 : kPool1Side / 2;  // patch rows at a time
-  using Pair = std::conditional_t<(P::kFp16Terms > 0), __half2, typename P::Pair>;
+  using Pair = typename Operand<P>::Pair;
   using Sums = std::conditional_t<kPairs, std::uint32_t[2 * kRows], float[4 * kRows]>;  // of positions 0, 1 or 2, 3
   std::uint32_t weight[kTerms][2][4];  // A operands: of a term, of positions 0 and 1 or of 2 and 3
   float scale, shift;
@@ -102,7 +84,7 @@ struct Conv1Columns {
         weight[i / 2][i % 2][r] = words[((2 * i + (r & 1)) * kConv1Channels + channel) * 8 + t + (r >> 1) * 4];
     scale = s.bn1.scale(channel) * s.bn1.filter_scale(channel);
     shift = s.bn1.shift(channel);
-    if constexpr (P::kFp16Terms > 0 || P::kScaled) {
+    if constexpr (kHasScales<P>) {
       const float inverse_scale = inverse_of(a1_scale(s, lane));
       scale *= inverse_scale, shift *= inverse_scale;
     }
@@ -228,9 +210,7 @@ struct Conv2Columns {
   }
   // Once update is done.
   __device__ __forceinline__ void load_scale(const State& s) {
-    if constexpr (P::kFp16Terms > 0) acc_scale = a1_scale(s, lane) * s.scales[kConv2Scale];
-    if constexpr (P::kScaled) acc_scale = z2_acc_scale(s, lane);
-    if constexpr (P::kFp16Terms > 0 || P::kScaled) image_scale[0] = image_scale[1] = acc_scale;
+    if constexpr (kHasScales<P>) acc_scale = image_scale[0] = image_scale[1] = z2_acc_scale<P>(s, lane);
   }
 
   // Sets image_scale for an image, in tf32.
@@ -284,7 +264,7 @@ struct Conv2Columns {
 #pragma unroll
           for (int i = 0; i < 2; ++i) {
             const float* from = acc + 4 * (2 * (q + e) + r) + 2 * i;
-            const float scale = P::kFp16Terms > 0 || P::kScaled ? image_scale[i] : 1.f;
+            const float scale = kHasScales<P> ? image_scale[i] : 1.f;
             z[r][i] = padding ? Pair{} : P::pack(scale * from[0], scale * from[1]);
             const float2 x = P::unpack(z[r][i]);
             sum[i] += x.x + x.y;

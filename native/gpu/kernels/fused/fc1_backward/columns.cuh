@@ -94,7 +94,7 @@ __device__ __forceinline__ void store_dy2_sums(const State& s, float (&warp_sums
 #pragma unroll
   for (int i = 0; i < kValues / 4; ++i)
     warp_sums[group][g & 1][column((g >> 1 & 1) * (kValues / 2) + (g >> 2) * (kValues / 4) + i)] = values[i];
-  if constexpr (P::kFp16Terms > 0 || P::kScaled) {
+  if constexpr (kHasScales<P>) {
     static_assert(kGradientWarps == kRoleThreads / 32);
     largest = warp_max(largest);
     if constexpr (P::kScaled) largest *= dy2_scale;

@@ -180,7 +180,7 @@ __device__ __forceinline__ void fc1_dgrad(const State& s, unsigned char* shared,
         for (int v = 0; v < kValues; ++v) {
           sum[v] += x[v];
           sum_xhat[v] = fmaf(x[v], e[v] - mean[v], sum_xhat[v]);
-          if constexpr (P::kFp16Terms > 0 || P::kScaled) largest = fmaxf(largest, fabsf(x[v]));
+          if constexpr (kHasScales<P>) largest = fmaxf(largest, fabsf(x[v]));
         }
       }
     }

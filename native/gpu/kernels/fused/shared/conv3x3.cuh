@@ -4,7 +4,8 @@
 // Image: [16 rows][2 planes][8 slots][C values], pixel (y', x') at row y', plane x' & 1, slot x' >> 1 (see
 // layout.cuh), `pitch` bytes from slot to slot; a border of zeros all round. Filter: [rows][9 taps][C], one row a
 // column of the result. A warp makes R image rows of 16 outputs (two groups of 8) by 16 filter rows; an input row
-// loaded for one output row serves its two neighbours too, so R + 2 loads feed 3R products.
+// loaded for one output row serves its two neighbours too, so R + 2 loads feed 3R products. fp32 multiplies terms:
+// operand_at() in layout.cuh says where they are.
 #pragma once
 
 #include "kernels/device/matrix.cuh"
@@ -17,12 +18,12 @@ namespace mnist::fused {
 //   kPixelsFirst: acc[r][n] is the mma result with rows = the 16 outputs, columns = filter rows 8n..8n+7
 //   otherwise:    acc[r][group], rows = the 16 filter rows, columns = the 8 outputs of a group
 // The innermost 4 are an accumulator's fragment: see device/mma.cuh.
-// kSteps: how many k-steps of the channels are summed, from the one at which both addresses point.
+// kSteps: how many k-steps of 16 channels are summed, from the one at which both addresses point.
 template <class P, int C, int R, class Shift, bool kPixelsFirst, int kSteps, int kRowsOfAcc>
 __device__ __forceinline__ void conv3x3_rows(float (&acc)[kRowsOfAcc][2][4], std::uint32_t image, std::uint32_t filter,
                                              int lane) {
   constexpr int kPitch = kSlotPitch<P, C>, kRowBytes = kSlots * kPitch;
-  constexpr int kTapBytes = C * int(sizeof(typename P::T)), kStepBytes = 32;
+  constexpr int kTapBytes = C * int(sizeof(typename P::T));
   const int j = lane & 7, high = lane >> 4, low = lane >> 3 & 1;
   const int group = kPixelsFirst ? low : high, chunk = kPixelsFirst ? high : low;  // see a_lane_offset
   const std::uint32_t weights =
@@ -38,25 +39,32 @@ __device__ __forceinline__ void conv3x3_rows(float (&acc)[kRowsOfAcc][2][4], std
     for (int v = 0; v < 3; ++v) {
       if constexpr (P::kDrainAccumulators) clear_accumulators(partial);
       const int slot = j + (group == 0 ? Shift::at(0, v) : Shift::at(1, v));
-      const std::uint32_t column = image + slot * kPitch + chunk * 16 + step * kStepBytes;
-      std::uint32_t pixels[R + 2][4];
+      const int first = operand_at<P>(16 * step);
+      const std::uint32_t column = image + slot * kPitch + chunk * 16 + first;
+      // Terms of the pixels times terms of the filter, the least first; small x small does not count.
 #pragma unroll
-      for (int r = 0; r < R + 2; ++r) load_matrix_x4(pixels[r], column + r * kRowBytes);
+      for (int term = kTerms<P> - 1; term >= 0; --term) {
+        std::uint32_t pixels[R + 2][4];
 #pragma unroll
-      for (int u = 0; u < 3; ++u) {
-        std::uint32_t w[4];
-        load_matrix_x4(w, weights + (3 * u + v) * kTapBytes + step * kStepBytes);
+        for (int r = 0; r < R + 2; ++r) load_matrix_x4(pixels[r], column + r * kRowBytes + term * kTermBytes);
 #pragma unroll
-        for (int r = 0; r < R; ++r) {
-          const auto& p = pixels[r + u];
-          if constexpr (kPixelsFirst) {
-            P::mma(partial[r][0], p, w[0], w[1]);
-            P::mma(partial[r][1], p, w[2], w[3]);
-          } else {
-            P::mma(partial[r][0], w, p[0], p[1]);
-            P::mma(partial[r][1], w, p[2], p[3]);
+        for (int of_filter = kTerms<P> - 1 - term; of_filter >= 0; --of_filter)
+#pragma unroll
+          for (int u = 0; u < 3; ++u) {
+            std::uint32_t w[4];
+            load_matrix_x4(w, weights + (3 * u + v) * kTapBytes + first + of_filter * kTermBytes);
+#pragma unroll
+            for (int r = 0; r < R; ++r) {
+              const auto& p = pixels[r + u];
+              if constexpr (kPixelsFirst) {
+                Operand<P>::mma(partial[r][0], p, w[0], w[1]);
+                Operand<P>::mma(partial[r][1], p, w[2], w[3]);
+              } else {
+                Operand<P>::mma(partial[r][0], w, p[0], p[1]);
+                Operand<P>::mma(partial[r][1], w, p[2], p[3]);
+              }
+            }
           }
-        }
       }
       if constexpr (P::kDrainAccumulators) add_accumulators(acc, partial);
     }

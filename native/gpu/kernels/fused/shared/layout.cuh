@@ -33,6 +33,14 @@ inline constexpr int kSlotPitch = C * int(sizeof(typename P::T)) + 16;  // odd m
 template <class P, int C>
 inline constexpr int kFilterPitch = kTaps * C * int(sizeof(typename P::T)) + 16;
 
+// Where a channel lies in a pixel of these operands, or in a tap of a filter, in bytes. In fp32 each 32 channels are 64
+// bytes of big terms and 64 of small ones, in the place of their floats.
+inline constexpr int kTermBytes = 64;  // from a term to the next
+template <class P>
+__device__ __forceinline__ constexpr int operand_at(int channel) {
+  return kTerms<P> == 1 ? 2 * channel : channel / 32 * 2 * kTermBytes + channel % 32 * 2;
+}
+
 __device__ __forceinline__ constexpr int slot_of(int padded_x) { return (padded_x & 1) * 8 + (padded_x >> 1); }
 
 // Slot that group 0 or 1 of the outputs reads at its slot 0 for column tap v.

@@ -33,7 +33,7 @@ struct Policy<Precision::kBf16> {
   using T = __nv_bfloat16;
   static constexpr std::uint32_t kOnes = 0x3f803f80u;  // two values of 1
   static constexpr int kConv1Terms = 1;   // fp16 terms that a weight of conv1 is split into; pixels are exact in one
-  static constexpr int kFp16Terms = 0;    // fp16 terms that wgmma multiplies instead of T: see scales.cuh
+  static constexpr int kFp16Terms = 0;    // fp16 terms that are multiplied instead of T: see scales.cuh
   static constexpr bool kScaled = false;  // values are divided by a scale for each tensor: see scales.cuh
   static constexpr bool kDrainAccumulators = false;
   static __device__ __forceinline__ T store(float x) { return __float2bfloat16_rn(x); }
@@ -95,9 +95,10 @@ struct Policy<Precision::kTf32> {
   }
 };
 
-// fp32 ("3xtf32"): each product x*y as big*big + big*small + small*big of tf32 terms, which keeps float's accuracy
-// (what is dropped is below 2^-20 of a product). Tensor cores truncate as they add, so long sums over
-// pixels are moved out of their accumulators every few products (kDrainAccumulators).
+// fp32: each product x*y as big*big + big*small + small*big, which keeps float's accuracy (what is dropped is below
+// 2^-20 of a product). The terms are of fp16 where values have scales, in the convolutions and by wgmma (scales.cuh),
+// and of tf32 elsewhere, by mma(). Tensor cores truncate as they add, so long sums over pixels are moved out of their
+// accumulators every few products (kDrainAccumulators).
 template <>
 struct Policy<Precision::kFp32> {
   using T = float;
@@ -120,6 +121,14 @@ struct Policy<Precision::kFp32> {
     mma_tf32(c, a_big, big_term(b0), big_term(b1));
   }
 };
+
+// What the convolutions multiply, as a policy: P's own values, or in fp32 so many terms of fp16.
+template <class P>
+using Operand = std::conditional_t<(P::kFp16Terms > 0), Policy<Precision::kTf32>, P>;
+template <class P>
+inline constexpr int kTerms = P::kFp16Terms > 0 ? P::kFp16Terms : 1;
+template <class P>
+inline constexpr bool kHasScales = P::kScaled || P::kFp16Terms > 0;
 
 template <class P>
 inline constexpr int kChunk = 16 / sizeof(typename P::T);  // values in 16 bytes

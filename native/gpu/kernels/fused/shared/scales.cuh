@@ -1,5 +1,5 @@
 // Scales: fp16 has few exponents, so values are divided by a power of two before they become fp16. tf32 stores each
-// tensor as fp16 with a scale; fp32 by wgmma multiplies two fp16 terms a value.
+// tensor as fp16 with a scale; fp32 multiplies two fp16 terms a value.
 #pragma once
 
 #include "kernels/device/lane.cuh"
@@ -71,9 +71,13 @@ __device__ __forceinline__ float make_z2_scale(const State& s, int lane) {
   return scale;
 }
 
-// The factor from sums of a1 and conv2's weights, both as stored, to z2 as stored, by a warp.
+// The factor from sums of a1 and conv2's weights, both as stored or as terms, to z2 as stored, by a warp.
+template <class P>
 __device__ __forceinline__ float z2_acc_scale(const State& s, int lane) {
-  return a1_scale(s, lane) * s.scales[kConv2Scale] / make_z2_scale(s, lane);
+  if constexpr (!kHasScales<P>) return 1;
+  const float scale = a1_scale(s, lane) * s.scales[kConv2Scale];
+  if constexpr (P::kScaled) return scale / make_z2_scale(s, lane);
+  return scale;
 }
 
 // a2's, by a warp; s.bn2 is of z2 as it is stored, and nothing that is stored reaches 2^16 z2_scale.
@@ -152,10 +156,10 @@ __device__ __forceinline__ float da1_scale(const State& s) {
                                 (s.scales[kLargestConv2] * inverse_of(s.scales[kConv2Scale])));
 }
 
-// ---- fp32 by wgmma: two fp16 terms a value --------------------------------------------------------------------------
+// ---- fp32: two fp16 terms a value -----------------------------------------------------------------------------------
 
-// conv2's operands: wgmma is twice as fast with fp16 as with tf32, and has the layouts of a weight gradient for 16-bit
-// values only.
+// conv2's operands: the tensor cores are twice as fast with fp16 as with tf32, and only 16-bit values can be transposed
+// on their way to them, as a weight gradient needs it.
 //
 // x becomes two terms, big = fp16(x / scale) and small = fp16(x / scale - big), together 22 bits; three products, big x
 // big + big x small + small x big, then keep float's accuracy as 3xTF32 does. (tf32 needs one term.)
@@ -164,10 +168,10 @@ __device__ __forceinline__ float da1_scale(const State& s) {
 //   a1      as in tf32: nothing larger is possible
 //   conv2   as in tf32. (Batch norm magnifies a channel with small weights: it loses 2^-32 of the largest weight.)
 //   dz2     from the largest dy2 and bn2's sums: |xhat| cannot exceed sqrt(N)
-//   da1     from its own values, by channel: see conv2_backward/half_images_products.cuh
+//   da1     from its own values, by channel: see make_da1_scales()
 // Tensors stay float in memory, except a1 on its way from conv_forward to conv2_backward.
 //
-// fc1's operands are terms, too:
+// By wgmma fc1's operands are terms, too:
 //   a2      as in tf32; with the population's statistics z2 ends where a1 and conv2's weights say
 //   fc1     each group of 32 columns from its own largest weight, by the block that has just updated them: so the terms
 //           depend on nothing but the weights, which may grow as they like
@@ -176,11 +180,6 @@ __device__ __forceinline__ float da1_scale(const State& s) {
 // small against its bound where softmax nearly is the label: there float itself knows it to 2^-24 of the bound only.
 // The largest weight of a group is within 2 of its bound. a2's bound is sqrt(N) deviations, 2^10 in a batch of 4,096,
 // and with the population's statistics 288 products without cancellation.
-
-// The operands of wgmma if P's own values have 32 bits.
-struct Fp16Operands {
-  using T = __half;
-};
 
 // Two values, divided by their scale already, as terms, the biggest first.
 template <int kFp16Terms>
@@ -202,6 +201,23 @@ __device__ __forceinline__ void split_bounded(float x, float y, std::uint32_t& b
   big = pack(x, y);
   const float2 two = Policy<Precision::kTf32>::unpack_word(big);
   small = pack(x - two.x, y - two.y);
+}
+
+// da1's scale for each of a thread's two channels, by the largest value of its rows of a product, which four lanes
+// hold. (No bound of da1 would do: the largest possible sum of its 576 products is thousands of times the usual result,
+// and where images are flat, all values of a channel would lose the same to terms too far below the bound.)
+template <int kCount>
+__device__ __forceinline__ void make_da1_scales(const float (&da1)[kCount], float (&scales)[2]) {
+#pragma unroll
+  for (int upper = 0; upper < 2; ++upper) {
+    float largest = 0;
+#pragma unroll
+    for (int i = 0; i < kCount; i += 4)
+      largest = fmaxf(largest, fmaxf(fabsf(da1[i + 2 * upper]), fabsf(da1[i + 2 * upper + 1])));
+    largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 1));
+    largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 2));
+    scales[upper] = power_of_two_scale<15>(largest);
+  }
 }
 
 // a2's scale for these terms, by a warp.

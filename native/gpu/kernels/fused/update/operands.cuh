@@ -70,6 +70,7 @@ __device__ __forceinline__ int conv2_forward_row(int channel) {
 //   conv2_forward   [row of out][tap][in]  [tap][in / 8][out][8]     [term][tap][in / 8][out][8]
 //   conv2_dgrad     [in][flipped][out]     DgradFilter, see below    [term][v][out / 8][2 - u][in][8]
 //
+// For mma.sync operand_at() says where the last index and a term lie.
 // `flipped` is the tap of dgrad's filter, 8 - tap: filter row v = flipped / 3, column u = flipped % 3.
 // DgradFilter has a piece for each [v][out / 8], with zeros ahead of its taps (state.h):
 //
@@ -79,37 +80,32 @@ __device__ __forceinline__ int conv2_forward_row(int channel) {
 template <class P>
 __device__ __forceinline__ void repack_conv2(const State& s, float value, int tap, int out, int in,
                                              float inverse_scale) {
-  using T = typename P::T;
-  constexpr int kChunks = kConv1Channels / kChunk<P>;
-  const T stored = P::store(P::kScaled ? value * inverse_scale : value);
+  using T = typename Operand<P>::T;
+  using Filter = DgradFilter;
+  constexpr int kChunks = kConv1Channels / 8;
   const int flipped = kTaps - 1 - tap;
-  if constexpr (P::kFp16Terms > 0)
-    if (s.wgmma) {
-      __half2 terms[P::kFp16Terms];
-      split(value * inverse_scale, 0.f, terms);
+  T terms[kTerms<P>];
+  float rest = kHasScales<P> ? value * inverse_scale : value;
 #pragma unroll
-      for (int term = 0; term < P::kFp16Terms; ++term) {
-        static_cast<__half*>(
-            s.conv2_forward)[(((term * kTaps + tap) * (kConv1Channels / 8) + in / 8) * kConv2Channels + out) * 8 +
-                             in % 8] = terms[term].x;
-        const int piece = (term * 3 + flipped / 3) * (kConv2Channels / 8) + out / 8;
-        static_cast<__half*>(s.conv2_dgrad)[((piece * 3 + 2 - flipped % 3) * kConv1Channels + in) * 8 + out % 8] =
-            terms[term].x;
-      }
-      return;
-    }
-  const bool wgmma = s.wgmma;
-  const int forward = wgmma ? ((tap * kChunks + in / kChunk<P>)*kConv2Channels + out) * kChunk<P> + in % kChunk<P>
-                            : (conv2_forward_row(out) * kTaps + tap) * kConv1Channels + in;
-  static_cast<T*>(s.conv2_forward)[forward] = stored;
-  int dgrad = (in * kTaps + flipped) * kConv2Channels + out;
-  if (sizeof(T) == 2 && wgmma) {
-    using Filter = DgradFilter;
-    const int piece = flipped / 3 * Filter::kChunks + out / 8;
-    dgrad = (piece * Filter::kPieceBytes + Filter::kZeroBytes + (2 - flipped % 3) * Filter::kTapBytes + in * 16) / 2 +
-            out % 8;
+  for (int term = 0; term < kTerms<P>; ++term) {
+    terms[term] = Operand<P>::store(rest);
+    rest -= Operand<P>::load(terms[term]);
   }
-  static_cast<T*>(s.conv2_dgrad)[dgrad] = stored;
+#pragma unroll
+  for (int term = 0; term < kTerms<P>; ++term) {
+    const int piece = (term * 3 + flipped / 3) * Filter::kChunks + out / 8, place = 2 - flipped % 3;
+    int forward = (((term * kTaps + tap) * kChunks + in / 8) * kConv2Channels + out) * 8 + in % 8;
+    int dgrad = kTerms<P> == 1 ? (piece * Filter::kPieceBytes + Filter::kZeroBytes + place * Filter::kTapBytes) / 2
+                               : piece * 3 * kConv1Channels * 8 + place * kConv1Channels * 8;
+    dgrad += in * 8 + out % 8;
+    if (!s.wgmma) {
+      const int at = term * kTermBytes / 2;
+      forward = (conv2_forward_row(out) * kTaps + tap) * kConv1Channels * kTerms<P> + operand_at<P>(in) / 2 + at;
+      dgrad = (in * kTaps + flipped) * kConv2Channels * kTerms<P> + operand_at<P>(out) / 2 + at;
+    }
+    static_cast<T*>(s.conv2_forward)[forward] = terms[term];
+    static_cast<T*>(s.conv2_dgrad)[dgrad] = terms[term];
+  }
 }
 
 // The power of two below a channel's largest weight, by a warp that holds the weights as filtered() expects them. The
@@ -160,7 +156,7 @@ __device__ __forceinline__ void begin_conv1(const State& s, const PixelStatistic
   const Filtered f = filtered(pixels, split_weight<P>(gamma < 0 ? -weight : weight, divisor, store));
   const double scale = fabs(double(gamma)) * rsqrt(f.variance + kBatchNormEpsilon);
   float most = 0;  // of conv1, in pixel units
-  if constexpr (P::kFp16Terms > 0 || P::kScaled) {
+  if constexpr (kHasScales<P>) {
     const float w = gamma < 0 ? -weight : weight;
     most = fmaxf(w * Pixels<P>::kLargest, w * Pixels<P>::kSmallest);
 #pragma unroll
@@ -170,7 +166,7 @@ __device__ __forceinline__ void begin_conv1(const State& s, const PixelStatistic
     const float shift = float(beta - scale * (f.mean + Pixels<P>::kScale * Pixels<P>::kZero * f.total));
     s.bn1.scale(channel) = float(scale * Pixels<P>::kScale);
     s.bn1.shift(channel) = shift;
-    if constexpr (P::kFp16Terms > 0 || P::kScaled)
+    if constexpr (kHasScales<P>)
       s.bn1.largest_a1(channel) =
           fmaxf(fmaf(float(scale * Pixels<P>::kScale), float(kRoundingSlack) * most, shift), 0.f);
     s.bn1.filter_scale(channel) = divisor;

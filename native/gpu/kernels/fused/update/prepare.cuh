@@ -36,7 +36,7 @@ __global__ void repack_weights_kernel(State s) {
   }
   if (i < kConv2Values) {
     float scale = 1;
-    if (P::kScaled || (P::kFp16Terms > 0 && s.wgmma)) {
+    if constexpr (kHasScales<P>) {
       const float* weights = s.parameters + kParameters[kConv2Weight].offset;
       float largest = 0;
       for (int k = lane; k < kConv2Values; k += 32) largest = fmaxf(largest, fabsf(weights[k]));

@@ -185,8 +185,7 @@ __device__ void update_conv2(const State& s, float4 (&partial)[kConv2Groups][kCo
   const float old = s.parameters[at], rate = *s.learning_rate;
   wait_for_predecessor();  // conv2_backward: conv2_sums, bn2's update and the scale
   trace(s, Phase::kUpdate, 1, tid == 0);
-  const bool scaled = P::kScaled || (P::kFp16Terms > 0 && s.wgmma);
-  const float scale = scaled ? s.scales[kNextConv2Scale] : 1.f;
+  const float scale = kHasScales<P> ? s.scales[kNextConv2Scale] : 1.f;
   const float old_sign = s.bn2_sign[out];
   const float sign = s.parameters[kParameters[kBn2Weight].offset + out] < 0 ? -1.f : 1.f;
   if (group < kConv2Groups)  // not the last warp
@@ -200,7 +199,7 @@ __device__ void update_conv2(const State& s, float4 (&partial)[kConv2Groups][kCo
   s.parameters[at] = w;
   if (s.gradients) s.gradients[at] = dw;
   repack_conv2<P>(s, sign * w, tap, out, in, inverse_of(scale));
-  if (scaled) {
+  if constexpr (kHasScales<P>) {
     if (block == 0 && tid == 0) {
       s.scales[kConv2Scale] = scale;
       if constexpr (P::kScaled) s.scales[kFc1Scale] = s.scales[kNextFc1Scale];

@@ -123,6 +123,16 @@ EMULATOR_MMA(ptx_mma_sync_aligned_m16n8k8_row_col_f32_tf32_tf32_f32, multiply_tf
 EMULATOR_MMA(ptx_mma_sync_aligned_m16n8k16_row_col_f32_bf16_bf16_f32, multiply_bf16)
 EMULATOR_MMA(ptx_mma_sync_aligned_m16n8k16_row_col_f32_f16_f16_f32, multiply_fp16)
 #undef EMULATOR_MMA
+EMULATOR_PTX ptx_mma_sync_aligned_m16n8k16_row_col_f16_f16_f16_f16(std::uint32_t& d0, std::uint32_t& d1,
+                                                                   std::uint32_t a0, std::uint32_t a1, std::uint32_t a2,
+                                                                   std::uint32_t a3, std::uint32_t b0, std::uint32_t b1,
+                                                                   std::uint32_t c0, std::uint32_t c1) {
+  const auto half_of = [](std::uint32_t pair, int i) { return Fp16::exact(std::uint16_t(pair >> 16 * i)); };
+  float d[4];
+  multiply_fp16(d, {a0, a1, a2, a3}, {b0, b1}, {half_of(c0, 0), half_of(c0, 1), half_of(c1, 0), half_of(c1, 1)});
+  pack<Fp16>(d0, d[1], d[0], false, false);
+  pack<Fp16>(d1, d[3], d[2], false, false);
+}
 EMULATOR_PTX ptx_mma_sp_sync_aligned_m16n8k32_row_col_f32_bf16_bf16_f32(
     float& d0, float& d1, float& d2, float& d3, std::uint32_t a0, std::uint32_t a1, std::uint32_t a2, std::uint32_t a3,
     std::uint32_t b0, std::uint32_t b1, std::uint32_t b2, std::uint32_t b3, float c0, float c1, float c2, float c3,

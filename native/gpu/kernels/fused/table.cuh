@@ -114,7 +114,7 @@ std::vector<KernelRow> KernelTable<kPrecision, Models>::rows() {
         Conv2BackwardShared<P, kRows, kStages, kSplits>::kBytes);
   };
   add_conv2_backward.template operator()<kWhole, kFloats ? 1 : 2, 1>();
-  if constexpr (!kFloats) add_conv2_backward.template operator()<kHalf, 2, 1>();
+  add_conv2_backward.template operator()<kHalf, 2, kFloats ? 2 : 1>();
   add_conv2_backward.template operator()<kHalf, 1, 1>();
   if constexpr (kFloats) add_conv2_backward.template operator()<kHalf, 1, 2>();
 

@@ -69,7 +69,8 @@ __device__ __forceinline__ void dgrad_role(const Items& items, int tid) {
   const int first_channel = operand_at<P>(16 * k_split * kSteps);
   const std::uint32_t filter = shared_address(items.shared) + Shared::kFilter +
                                channel0 * kFilterPitch<P, Items::kChannels> + first_channel;
-  constexpr int kSums = Items::kHalfImage ? 1 : 4;  // measured: half an image has too few rows to gain by 4
+  // Measured: half an image has too few rows to gain by 4.
+  constexpr int kSums = kTerms<P> > 1 ? 2 : Items::kHalfImage ? 1 : 4;
   float routed_taps[kSums][2][4] = {};
   int stage = 0, parity = 0;
   for (int item = items.first_item(); item >= 0; item -= items.stride()) {
@@ -107,7 +108,8 @@ __device__ __forceinline__ void dgrad_role(const Items& items, int tid) {
                                   {inverse_of(scales[0]), inverse_of(scales[1])});
 #pragma unroll
         for (int i = 0; i < 8; ++i)
-          routed_taps[0][i >> 2][i & 3] += scales[i >> 1 & 1] * sum_of(row_taps, i >> 2, i & 3);
+          routed_taps[0][i >> 2][i & 3] =
+              fmaf(scales[i >> 1 & 1], sum_of(row_taps, i >> 2, i & 3), routed_taps[0][i >> 2][i & 3]);
       } else {
         const float to_stored = inverse_of(items.scales.da1);
         accumulate_routed_taps<P>(routed_taps, acc[r], route, pixel_lists, items.lane, rest, {to_stored, to_stored});

@@ -127,13 +127,12 @@ struct Conv2BackwardItems {
   template <int C, int kPitch, int kThreads, int kOf = C>
   __device__ __forceinline__ void copy_pixels(std::uint32_t to, const void* tensor, int image, int tid,
                                               int first = 0) const {
-    constexpr int kChunks = C / kChunk<P>;
-    to += (first_pixel_row() - y0 + 1) * kSlots * kPitch + tid % kChunks * 16;
-    const T* from = pixels_of(tensor, kOf, image) + first + tid % kChunks * kChunk<P>;
-    for (int pixel = tid / kChunks; pixel < kPixelRows * kPool1Side; pixel += kThreads / kChunks) {
-      const int y = pixel / kPool1Side, x = pixel % kPool1Side;
-      copy_async_16(to + (y * kSlots + slot_of(x + 1)) * kPitch, from + std::size_t(pixel) * kOf);
-    }
+    to += (first_pixel_row() - y0 + 1) * kSlots * kPitch;
+    const T* from = pixels_of(tensor, kOf, image) + first;
+    for_chunks<kThreads, C / kChunk<P>, kPixelRows>(tid, [&](int row, int x, int chunk) {
+      copy_async_16(to + (row * kSlots + slot_of(x + 1)) * kPitch + chunk * 16,
+                    from + (row * kPool1Side + x) * kOf + chunk * kChunk<P>);
+    });
   }
   // Which sample an item is. A role asks one item ahead, so that it never waits for this load.
   __device__ __forceinline__ int sample(int item, int tid) const {

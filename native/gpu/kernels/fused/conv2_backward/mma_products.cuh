@@ -12,13 +12,14 @@ namespace mnist::fused {
 // dw[tap] += dz2^T a1 over the rows of an item, for 16 of conv2's channels by 8 kColumns of conv1's. `dz` and `a1` are
 // the shared addresses of these channels; a pixel of dz2 has kChannels.
 //
-// Row r of a1 meets rows r + 1, r and r - 1 of dz2 in the taps of filter rows u = 0, 1 and 2. These rows of dz2 stay in
-// registers, so that every operand is loaded once:
+// Row r of a1 meets rows r + 1, r and r - 1 of dz2 in the taps of filter rows u = 0, 1 and 2. In 16 bits these rows of
+// dz2 stay in registers, so that every operand is loaded once:
 //
 //   row of a1        1        2        3     ...
 //   rows of dz2    2 1 0    3 2 1    4 3 2   ...   for u = 0, 1, 2; only one is new
 //
-// In fp32 the sums leave the tensor cores after the three products of a row's terms.
+// fp32 has no registers for that. Its sums leave the tensor cores after the three products of a row's terms, and three
+// taps are under way at a time.
 template <class P, int kRows, int kChannels, int kColumns>
 __device__ __forceinline__ void weight_gradient(float (&dw)[kTaps][kColumns][4], std::uint32_t dz, std::uint32_t a1,
                                                 int lane) {
@@ -30,48 +31,62 @@ __device__ __forceinline__ void weight_gradient(float (&dw)[kTaps][kColumns][4],
     load_matrix_x4_trans(a, dz + (row * kSlots + (lane & 7) + (lane >> 4) * 8) * kDzPitch + (lane >> 3 & 1) * 16 +
                                 term * kTermBytes);
   };
-  const auto load_a1 = [&](std::uint32_t (&b)[kTerms<P>][kColumns][2], int row, int v) {
-    constexpr int kLoads = kTerms<P> * kColumns / 2, kSecond = kColumns == 2 ? 16 : kTermBytes;
+  // Two columns of 8 channels; or one, of which the second pair of registers has the small term.
+  const auto load_a1 = [&](std::uint32_t (&b)[2][2], int row, int v, int column = 0) {
+    constexpr int kSecond = kTerms<P> == 1 ? 16 : kTermBytes;
     const int plane = lane >> 3 & 1;
     const int slot = (plane == 0 ? AlignedShift::at(0, v) : AlignedShift::at(1, v)) + (lane & 7);
-#pragma unroll
-    for (int load = 0; load < kLoads; ++load)  // two columns of a term, or one of two terms
-      load_matrix_x4_trans(reinterpret_cast<std::uint32_t (*)[4]>(b)[load],
-                           a1 + (row * kSlots + slot) * kA1Pitch + (lane >> 4) * kSecond + load * kTermBytes);
+    load_matrix_x4_trans(reinterpret_cast<std::uint32_t (&)[4]>(b),
+                         a1 + (row * kSlots + slot) * kA1Pitch + (lane >> 4) * kSecond + column * 16);
   };
-  std::uint32_t a[3][4];  // row d of dz2 lies at d % 3
-  if constexpr (kFirst > 0) {
-    load_dz(a[kFirst - 1], kFirst - 1);
-    load_dz(a[kFirst], kFirst);
-  }
+  if constexpr (kTerms<P> == 1) {
+    static_assert(kColumns == 2);
+    std::uint32_t a[3][4];  // row d of dz2 lies at d % 3
+    if constexpr (kFirst > 0) {
+      load_dz(a[kFirst - 1], kFirst - 1);
+      load_dz(a[kFirst], kFirst);
+    }
 #pragma unroll
-  for (int row = kFirst; row <= kLast; ++row) {  // of a1
-    if (counts(row + 1)) load_dz(a[(row + 1) % 3], row + 1);
+    for (int row = kFirst; row <= kLast; ++row) {  // of a1
+      if (counts(row + 1)) load_dz(a[(row + 1) % 3], row + 1);
 #pragma unroll
-    for (int v = 0; v < 3; ++v) {
-      std::uint32_t b[kTerms<P>][kColumns][2];
-      load_a1(b, row, v);
+      for (int v = 0; v < 3; ++v) {
+        std::uint32_t b[2][2];
+        load_a1(b, row, v);
 #pragma unroll
-      for (int u = 0; u < 3; ++u) {
-        if (!counts(row + 1 - u)) continue;
-        const auto multiply = [&](float (&sums)[kColumns][4], const std::uint32_t (&rows)[4], int term) {
+        for (int u = 0; u < 3; ++u) {
+          if (!counts(row + 1 - u)) continue;
 #pragma unroll
-          for (int n = 0; n < kColumns; ++n) Operand<P>::mma(sums[n], rows, b[term][n][0], b[term][n][1]);
-        };
-        const auto& big = a[(row + 1 - u) % 3];
-        if constexpr (kTerms<P> == 1) {
-          multiply(dw[3 * u + v], big, 0);
-        } else {
-          std::uint32_t small[4];
-          load_dz(small, row + 1 - u, 1);
-          float partial[kColumns][4] = {};
-          multiply(partial, big, 1);
-          multiply(partial, small, 0);
-          multiply(partial, big, 0);
-          add_accumulators(dw[3 * u + v], partial);
+          for (int n = 0; n < 2; ++n) P::mma(dw[3 * u + v][n], a[(row + 1 - u) % 3], b[n][0], b[n][1]);
         }
       }
     }
+  } else {
+#pragma unroll(kRows == 14 ? 1 : kRows + 2)
+    for (int row = kFirst; row <= kLast; ++row)
+#pragma unroll
+      for (int n = 0; n < kColumns; ++n) {
+        std::uint32_t b[3][2][2];  // [v][term][]
+#pragma unroll
+        for (int v = 0; v < 3; ++v) load_a1(b[v], row, v, n);
+#pragma unroll
+        for (int u = 0; u < 3; ++u) {
+          if (!counts(row + 1 - u)) continue;
+          std::uint32_t a[2][4];
+#pragma unroll
+          for (int term = 0; term < 2; ++term) load_dz(a[term], row + 1 - u, term);
+          float partial[3][4] = {};
+#pragma unroll
+          for (int product = 0; product < 3; ++product)  // big x small, small x big, big x big
+#pragma unroll
+            for (int v = 0; v < 3; ++v) {
+              const auto& of_a1 = b[v][product == 0];
+              Operand<P>::mma(partial[v], a[product == 1], of_a1[0], of_a1[1]);
+            }
+#pragma unroll
+          for (int i = 0; i < 12; ++i) dw[3 * u + i / 4][n][i % 4] += partial[i / 4][i % 4];
+        }
+      }
   }
 }
 
@@ -112,22 +127,30 @@ __device__ __forceinline__ void accumulate_routed_taps(float (&routed_taps)[kSum
         packed[term][i] = reinterpret_cast<const std::uint32_t&>(terms[term]);
     }
   }
+  // The terms of both positions with the same dx, the small ones first.
 #pragma unroll
-  for (int position = 0; position < 4; ++position) {
-    std::uint32_t a[4], b[2][2];  // b: [columns 0-7 or 8-15][plane]
+  for (int dx = 0; dx < 2; ++dx) {
+    std::uint32_t b[2][2][2];  // [dy][columns 0-7 or 8-15][plane]
 #pragma unroll
-    for (int plane = 0; plane < 2; ++plane) {
-      b[0][plane] = load_shared_32(tap + at(plane, position));
-      const std::uint32_t last = load_shared_32(last_tap + at(plane, position));
-      b[1][plane] = g == 0 ? last : ones;
-    }
+    for (int dy = 0; dy < 2; ++dy)
 #pragma unroll
-    for (int term = kTerms<P> - 1; term >= 0; --term) {
+      for (int plane = 0; plane < 2; ++plane) {
+        b[dy][0][plane] = load_shared_32(tap + at(plane, 2 * dy + dx));
+        const std::uint32_t last = load_shared_32(last_tap + at(plane, 2 * dy + dx));
+        b[dy][1][plane] = g == 0 ? last : ones;
+      }
 #pragma unroll
-      for (int i = 0; i < 4; ++i) a[i] = packed[term][i] & routing_mask_16(route[i >> 1], position, i & 1);
+    for (int term = kTerms<P> - 1; term >= 0; --term)
 #pragma unroll
-      for (int n = 0; n < 2; ++n) Operand<P>::mma(routed_taps[position % kSums][n], a, b[n][0], b[n][1]);
-    }
+      for (int dy = 0; dy < 2; ++dy) {
+        const int position = 2 * dy + dx;
+        std::uint32_t a[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) a[i] = packed[term][i] & routing_mask_16(route[i >> 1], position, i & 1);
+#pragma unroll
+        for (int n = 0; n < 2; ++n)
+          Operand<P>::mma(routed_taps[kSums == 2 ? dx : position % kSums][n], a, b[dy][n][0], b[dy][n][1]);
+      }
   }
 }
 
@@ -136,6 +159,8 @@ template <int kSums>
 __device__ __forceinline__ float sum_of(const float (&routed_taps)[kSums][2][4], int n, int i) {
   if constexpr (kSums == 1)
     return routed_taps[0][n][i];
+  else if constexpr (kSums == 2)
+    return routed_taps[0][n][i] + routed_taps[1][n][i];
   else
     return (routed_taps[0][n][i] + routed_taps[1][n][i]) + (routed_taps[2][n][i] + routed_taps[3][n][i]);
 }

@@ -61,8 +61,8 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv_forward_kernel(State s, 
 #pragma unroll 1
   for (int i = warp >> 1; i < 2 * rows; i += kConvWarps / 2) {
     const int cy = first_row + i / 2, plane = i & 1;
-    conv1.half_row(shared_address(memory.image), cy, plane, lane, [&](const float (&a)[4], std::uint32_t route) {
-      store_a1<P>(a, channel0, plane, lane, A1Place<P>{a1 + (cy + 1) * kA1RowBytes<P>, plane});
+    conv1.half_row(shared_address(memory.image), cy, plane, lane, [&](const auto& cells, std::uint32_t route) {
+      store_a1<P>(cells, channel0, plane, lane, A1Place<P>{a1 + (cy + 1) * kA1RowBytes<P>, plane});
       if (i < 2 * kOwnRows)
         s.route1[((std::size_t(image) * kPool1Side + cy) * 2 + (warp & 1)) * 64 + plane * 32 + lane] = route;
     });
@@ -134,8 +134,8 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv_forward_roles_kernel(Mod
       Role::sync();                                        // the image is complete
       if (image >= 2 * int(gridDim.x)) Free::sync(stage);  // conv2 has read this stage's last a1
       for (int cy = warp >> 1; cy < kPool1Side; cy += kRoleThreads / 64)
-        conv1.row(shared_address(pixels), cy, lane, [&](int plane, const float (&a)[4], std::uint32_t route) {
-          store_a1<P>(a, channel0, plane, lane, A1Place<P>{a1 + (cy + 1) * kA1RowBytes<P>, plane});
+        conv1.row(shared_address(pixels), cy, lane, [&](int plane, const auto& cells, std::uint32_t route) {
+          store_a1<P>(cells, channel0, plane, lane, A1Place<P>{a1 + (cy + 1) * kA1RowBytes<P>, plane});
           s.route1[((std::size_t(image) * kPool1Side + cy) * 2 + (warp & 1)) * 64 + plane * 32 + lane] = route;
         });
       Full::arrive(stage);
@@ -222,8 +222,8 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv_forward_halves_kernel(Mo
 #pragma unroll 1
     for (int i = warp >> 1; i < 2 * rows; i += kConvWarps / 2) {
       const int cy = first_row + i / 2, plane = i & 1;
-      conv1.half_row(shared_address(pixels), cy, plane, lane, [&](const float (&a)[4], std::uint32_t route) {
-        store_a1<P>(a, channel0, plane, lane, A1Place<P>{a1 + (cy + 1) * kA1RowBytes<P>, plane});
+      conv1.half_row(shared_address(pixels), cy, plane, lane, [&](const auto& cells, std::uint32_t route) {
+        store_a1<P>(cells, channel0, plane, lane, A1Place<P>{a1 + (cy + 1) * kA1RowBytes<P>, plane});
         if (i < 2 * kOwnRows)
           s.route1[((std::size_t(image) * kPool1Side + cy) * 2 + (warp & 1)) * 64 + plane * 32 + lane] = route;
       });

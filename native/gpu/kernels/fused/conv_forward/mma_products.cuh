@@ -24,8 +24,14 @@ namespace mnist::fused {
 //
 // So one load of the pixels serves four products, and the four results of a cell lie in the same lane: pooling never
 // leaves the registers.
+//
+// In bf16 the sums are fp16: pixels are integers up to 222 and weights are divided to be below 2, so that no sum
+// exceeds 4000, where fp16 tells integers apart by 2. Two neighbouring slots are then a register, and pooling takes
+// both at once.
 template <class P>
 struct Conv1 {
+  static constexpr bool kPairs = P::kConv1Terms == 1;
+  using Cells = typename Operand<P>::Pair[2][kTerms<P>];
   std::uint32_t weight[P::kConv1Terms][4][4];  // A operands: [term][position]
   float scale[2], shift[2];                    // of channels g and g + 8
 
@@ -51,40 +57,58 @@ struct Conv1 {
     for (int i = 0; i < 2; ++i) scale[i] /= divisor, shift[i] /= divisor;
   }
 
-  // Row cy of pooled cells. Calls emit(plane, a, route) for each plane: a[0], a[1] are channel g at slots 2t and 2t+1,
-  // a[2], a[3] channel g + 8; byte i of route is 0x80 >> the position that a[i] came from, or 0 where relu made a zero
-  // and in padding slots, whose a[i] means nothing.
+  // Row cy of pooled cells. Calls emit(plane, cells, route) for each plane: slots 2t and 2t + 1 of channels g and g + 8;
+  // byte i of route is 0x80 >> the position that cell i came from, or 0 where relu made a zero and in padding slots,
+  // whose cells mean nothing.
   template <class Emit>
   __device__ __forceinline__ void row(std::uint32_t image, int cy, int lane, Emit emit) const {
 #pragma unroll
     for (int plane = 0; plane < 2; ++plane)
-      half_row(image, cy, plane, lane, [&](const float (&a)[4], std::uint32_t route) { emit(plane, a, route); });
+      half_row(image, cy, plane, lane, [&](const Cells& cells, std::uint32_t route) { emit(plane, cells, route); });
   }
 
-  // One plane of the row: calls emit(a, route).
+  // One plane of the row: calls emit(cells, route).
   template <class Emit>
   __device__ __forceinline__ void half_row(std::uint32_t image, int cy, int plane, int lane, Emit emit) const {
     const auto [g, t] = fragment_place(lane);
     const int cx = plane == 0 ? (g == 0 ? 1 : 2 * g - 1) : (g == 7 ? 12 : 2 * g);  // padding repeats a neighbour
     const std::uint32_t patch = image + ((2 * cy + (t >> 1)) * kImagePitch + 2 * cx + 2 * (t & 1)) * 2;
     const std::uint32_t b[2] = {load_shared_32(patch), load_shared_32(patch + 2 * kImagePitch * 2)};
-    float z[4][4];
-#pragma unroll
-    for (int position = 0; position < 4; ++position) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) z[position][i] = 0.f;
-#pragma unroll
-      for (int term = P::kConv1Terms - 1; term >= 0; --term) mma_fp16(z[position], weight[term][position], b[0], b[1]);
-    }
-    float a[4];
+    Cells cells;
     std::uint32_t route = 0;
+    if constexpr (kPairs) {
+      std::uint32_t z[4][2];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const float window[4] = {z[0][i], z[1][i], z[2][i], z[3][i]};
-      a[i] = pooled(window, scale[i >> 1], shift[i >> 1], false, i, route);
+      for (int position = 0; position < 4; ++position) mma_fp16_sums(z[position], weight[0][position], b[0], b[1]);
+#pragma unroll
+      for (int upper = 0; upper < 2; ++upper) {
+        const std::uint32_t window[4] = {z[0][upper], z[1][upper], z[2][upper], z[3][upper]};
+        std::uint16_t bytes;
+        cells[upper][0] = pooled_pair<P>(reinterpret_cast<const __half2 (&)[4]>(window), scale[upper], shift[upper],
+                                         cells_inside(plane, t), bytes);
+        route |= std::uint32_t(bytes) << 16 * upper;
+      }
+    } else {
+      float z[4][4];
+#pragma unroll
+      for (int position = 0; position < 4; ++position) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) z[position][i] = 0.f;
+#pragma unroll
+        for (int term = P::kConv1Terms - 1; term >= 0; --term)
+          mma_fp16(z[position], weight[term][position], b[0], b[1]);
+      }
+      float a[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float window[4] = {z[0][i], z[1][i], z[2][i], z[3][i]};
+        a[i] = pooled(window, scale[i >> 1], shift[i >> 1], false, i, route);
+      }
+      if (plane == 0 ? t == 0 : t == 3) route &= plane == 0 ? 0xff00ff00u : 0x00ff00ffu;
+#pragma unroll
+      for (int upper = 0; upper < 2; ++upper) to_operands<P>(a[2 * upper], a[2 * upper + 1], cells[upper]);
     }
-    if (plane == 0 ? t == 0 : t == 3) route &= plane == 0 ? 0xff00ff00u : 0x00ff00ffu;
-    emit(a, route);
+    emit(cells, route);
   }
 };
 
@@ -95,28 +119,23 @@ struct Conv1 {
 template <class P, int kRows = kPaddedRows>
 inline constexpr int kA1Bytes = (kRows * kSlots + 1) * kSlotPitch<P, kConv1Channels>;
 
-// Writes the four values that half_row() emits into an image row in shared memory, except for padding slots, which
-// stay 0. They are written in pairs, an even channel and the next one behind it: place(slot, channel) is the address of
-// one, and terms are Place::kTerm bytes apart.
+// Writes what half_row() emits into an image row in shared memory, except for padding slots, which stay 0: in pairs of
+// an even channel and the next one behind it. place(slot, channel) is the address of one, and terms are Place::kTerm
+// bytes apart.
 template <class P, class Place>
-__device__ __forceinline__ void store_a1(const float (&a)[4], int channel0, int plane, int lane, Place place) {
+__device__ __forceinline__ void store_a1(const typename Conv1<P>::Cells& cells, int channel0, int plane, int lane,
+                                         Place place) {
   const auto [g, t] = fragment_place(lane);
   const int padding = plane == 0 ? 0 : 7;
 #pragma unroll
-  for (int upper = 0; upper < 2; ++upper) {
-    typename Operand<P>::Pair terms[kTerms<P>];
-    if constexpr (kTerms<P> == 1)
-      terms[0] = P::pack(a[2 * upper], a[2 * upper + 1]);
-    else
-      split(a[2 * upper], a[2 * upper + 1], terms);
+  for (int upper = 0; upper < 2; ++upper)
 #pragma unroll
     for (int term = 0; term < kTerms<P>; ++term) {
-      const auto pair = transposed(terms[term]);
+      const auto pair = transposed(cells[upper][term]);
       if (g != padding)
         *reinterpret_cast<typename Operand<P>::Pair*>(place(g, channel0 + upper * 8 + 2 * t) + term * Place::kTerm) =
             pair;
     }
-  }
 }
 
 // The place in a row of an image in planes and slots.
@@ -134,12 +153,13 @@ struct A1Place {
 // `piece`.
 template <class P, int kThreads, int kPieces>
 __device__ __forceinline__ void store_image_a1(const State& s, const unsigned char* a1, int image, int tid, int piece) {
-  constexpr int kChunks = kConv1Channels * int(sizeof(typename P::T)) / 16, kCount = kCells1 * kChunks / kPieces;
-  for (int i = piece * kCount + tid; i < (piece + 1) * kCount; i += kThreads) {
-    const int pixel = i / kChunks, at = (pixel / kPool1Side + 1) * kSlots + slot_of(pixel % kPool1Side + 1);
-    reinterpret_cast<uint4*>(s.a1)[std::size_t(image) * kCells1 * kChunks + i] =
-        *reinterpret_cast<const uint4*>(a1 + at * kSlotPitch<P, kConv1Channels> + i % kChunks * 16);
-  }
+  constexpr int kChunks = kConv1Channels * int(sizeof(typename P::T)) / 16, kRows = kPool1Side / kPieces;
+  auto* const to = static_cast<uint4*>(s.a1) + (std::size_t(image) * kCells1 + piece * kRows * kPool1Side) * kChunks;
+  for_chunks<kThreads, kChunks, kRows>(tid, [&](int row, int x, int chunk) {
+    const int at = (piece * kRows + row + 1) * kSlots + slot_of(x + 1);
+    to[(row * kPool1Side + x) * kChunks + chunk] =
+        *reinterpret_cast<const uint4*>(a1 + at * kSlotPitch<P, kConv1Channels> + chunk * 16);
+  });
 }
 
 // ---- conv2 ----------------------------------------------------------------------------------------------------------

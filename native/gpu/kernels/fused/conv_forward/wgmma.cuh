@@ -154,9 +154,9 @@ __global__ void __maxnreg__(sizeof(typename P::T) == 2 ? 88 : 128) conv_forward_
 #pragma unroll 1
   for (int i = warp >> 1; i < 2 * rows; i += kConvWarps / 2) {
     const int cy = first_row + i / 2, plane = i & 1;
-    conv1.half_row(shared_address(pixels), cy, plane, lane, [&](const float (&a)[4], std::uint32_t route) {
+    conv1.half_row(shared_address(pixels), cy, plane, lane, [&](const auto& cells, std::uint32_t route) {
       const A1ChunkPlace<P> place{a1 + (cy + 1) * Operands::kRow, plane};
-      store_a1<P>(a, channel0, plane, lane, place);
+      store_a1<P>(cells, channel0, plane, lane, place);
       memory.stage.route[(cy * 2 + (warp & 1)) * 64 + plane * 32 + lane] = route;
     });
   }

@@ -59,9 +59,7 @@ struct A1ChunkPlace {
 // planes. So warp w of a warpgroup makes channels 8w .., and lane (g, t) has all positions of slots 2t and 2t + 1 of
 // channel 8w + g. (Products by mma.sync would wait in line between those of conv2.)
 //
-// In bf16 the sums are fp16: pixels are integers up to 222 and weights are divided to be below 2, so that no sum
-// exceeds 4000, where fp16 tells integers apart by 2. Two neighbouring slots are then a register, and pooling takes
-// both at once. In the other precisions sums are float, and fewer rows come at a time.
+// In bf16 the sums are fp16, as in Conv1. In the other precisions they are float, and fewer rows come at a time.
 template <class P>
 struct Conv1Columns {
   static constexpr int kTerms = P::kConv1Terms;
@@ -109,10 +107,9 @@ struct Conv1Columns {
                                                 Pair (&terms)[WgmmaOperands<P>::kFp16Terms]) const {
     const int t = fragment_place(lane).t;
     if constexpr (kPairs) {
-      const std::uint32_t inside = plane == 0 ? (t == 0 ? 0xffff0000u : ~0u) : t == 3 ? 0x0000ffffu : ~0u;
       const std::uint32_t bits[4] = {acc[0][2 * n], acc[0][2 * n + 1], acc[1][2 * n], acc[1][2 * n + 1]};
       std::uint16_t route;
-      terms[0] = pooled_pair<P>(reinterpret_cast<const __half2(&)[4]>(bits), scale, shift, inside, route);
+      terms[0] = pooled_pair<P>(reinterpret_cast<const __half2(&)[4]>(bits), scale, shift, cells_inside(plane, t), route);
       return route;
     } else {
       float cell[2];

@@ -57,6 +57,18 @@ struct AlignedShift {
   }
 };
 
+// Visits the 16-byte chunks of kRows image rows, by kThreads threads: calls visit(row, x, chunk). A thread has one
+// column and chunk, so that its addresses are a constant apart.
+template <int kThreads, int kChunks, int kRows, class Visit>
+__device__ __forceinline__ void for_chunks(int tid, Visit visit) {
+  constexpr int kOfRow = kPool1Side * kChunks, kAtOnce = kThreads / kOfRow;
+  const int x = tid % kOfRow / kChunks, chunk = tid % kChunks, first = tid / kOfRow;
+  if (first >= kAtOnce) return;
+#pragma unroll
+  for (int i = 0; i < kRows; i += kAtOnce)
+    if (i + kAtOnce <= kRows || i + first < kRows) visit(i + first, x, chunk);
+}
+
 // Starts copying chunk i of a filter, dense in global memory, to shared memory, its rows kFilterPitch apart. The caller
 // commits and waits.
 template <class P, int C>

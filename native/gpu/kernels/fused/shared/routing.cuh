@@ -21,9 +21,12 @@ __device__ __forceinline__ float pooled(const float (&z)[4], float scale, float 
   return dead ? 0.f : value;
 }
 
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-// pooled() of two cells side by side, in 16 bits: z is the four positions of both, `inside` has ones where a cell is no
-// padding. Comparisons give 16 ones or zeros a cell, so that a choice is one LOP3 for both; a cell is dead where its
+// Ones where slots 2t and 2t + 1 of a plane are cells and no padding, in 16 bits each.
+__device__ __forceinline__ std::uint32_t cells_inside(int plane, int t) {
+  return plane == 0 ? (t == 0 ? 0xffff0000u : ~0u) : t == 3 ? 0x0000ffffu : ~0u;
+}
+
+// pooled() of two cells side by side, in 16 bits: z is the four positions of both, `inside` is cells_inside(). Comparisons give 16 ones or zeros a cell, so that a choice is one LOP3 for both; a cell is dead where its
 // value, rounded, is 0. `route` gets the two bytes.
 template <class P>
 __device__ __forceinline__ typename P::Pair pooled_pair(const __half2 (&z)[4], float scale, float shift,
@@ -41,7 +44,6 @@ __device__ __forceinline__ typename P::Pair pooled_pair(const __half2 (&z)[4], f
   const std::uint32_t kept = value & alive;
   return *reinterpret_cast<const Pair*>(&kept);
 }
-#endif
 
 // Bytes of `x` chosen by the selector's nibbles; a nibble above 7 repeats that byte's sign bit eight times.
 __device__ __forceinline__ std::uint32_t permute_bytes(std::uint32_t x, std::uint32_t selector) {

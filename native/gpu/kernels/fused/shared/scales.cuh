@@ -192,7 +192,16 @@ __device__ __forceinline__ void split(float x, float y, __half2 (&terms)[kFp16Te
   }
 }
 
-// The same where a bound may be exceeded (see a2 above): saturates.
+// Two values as what the convolutions multiply.
+template <class P>
+__device__ __forceinline__ void to_operands(float x, float y, typename Operand<P>::Pair (&terms)[kTerms<P>]) {
+  if constexpr (kTerms<P> == 1)
+    terms[0] = P::pack(x, y);
+  else
+    split(x, y, terms);
+}
+
+// split() where a bound may be exceeded (see a2 above): saturates.
 __device__ __forceinline__ void split_bounded(float x, float y, std::uint32_t& big, std::uint32_t& small) {
   const auto pack = [](float x, float y) {
     const __half2 pair = Policy<Precision::kTf32>::pack_bounded(x, y);

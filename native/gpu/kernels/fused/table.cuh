@@ -113,10 +113,9 @@ std::vector<KernelRow> KernelTable<kPrecision, Models>::rows() {
         conv2_backward_kernel<P, kRows, kStages, kSplits, Models>, sizeof(Bn2Backward) + (kStages + 1) * kBarrier,
         Conv2BackwardShared<P, kRows, kStages, kSplits>::kBytes);
   };
-  add_conv2_backward.template operator()<kWhole, kFloats ? 1 : 2, 1>();
-  add_conv2_backward.template operator()<kHalf, 2, kFloats ? 2 : 1>();
-  add_conv2_backward.template operator()<kHalf, 1, 1>();
-  if constexpr (kFloats) add_conv2_backward.template operator()<kHalf, 1, 2>();
+  add_conv2_backward.template operator()<kFloats ? kHalf : kWhole, 2, 1>();
+  if constexpr (kFloats) add_conv2_backward.template operator()<kHalf, 2, 2>();
+  add_conv2_backward.template operator()<kHalf, 1, kFloats ? 2 : 1>();
 
   constexpr UpdateLoads kLoads = kUpdateLoads<State>;
   KernelRow update{.phase = kUpdate, .rows = kConv2Groups * kLoads.conv2};

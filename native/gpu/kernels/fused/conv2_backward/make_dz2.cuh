@@ -161,12 +161,13 @@ __device__ __forceinline__ void make_dz2(const Items& items, int item, int stage
   using Shared = typename Items::Shared;
   using Item = typename Shared::Item;
   unsigned char* const here = items.shared + stage * Shared::kStage;
+  const unsigned char* const image = items.shared + Shared::image_at(stage);
 #pragma unroll
   for (int first = 0; first < kImageWords; first += kThreads) {
     const int i = first + kThreads - 1 - tid, y = i / 7, j = i % 7;  // the last threads have fewer cells below
     if (i >= kImageWords) continue;
-    const std::uint32_t word = reinterpret_cast<const std::uint32_t*>(here + offsetof(Item, image))[i];
-    Shared::Pixels::store_word(here + offsetof(Item, pixel_lists), y + 1, j, word);
+    const std::uint32_t word = reinterpret_cast<const std::uint32_t*>(image)[i];
+    Shared::Pixels::store_word(items.shared + Shared::pixel_lists_at(stage), y + 1, j, word);
   }
   const int chunk = tid % Items::kCellChunks;
   const int chunk_of_all = items.first_channel() / kChunk<P> + chunk;
@@ -182,8 +183,8 @@ __device__ __forceinline__ void make_dz2(const Items& items, int item, int stage
       *reinterpret_cast<uint4*>(z[position]) =
           *reinterpret_cast<const uint4*>(at[position] + chunk * Shared::kDzChunkPitch);
     }
-    *reinterpret_cast<uint4*>(dy2) =
-        *reinterpret_cast<const uint4*>(here + offsetof(Item, dy2) + (i * Items::kCellChunks + chunk) * 16);
+    *reinterpret_cast<uint4*>(dy2) = *reinterpret_cast<const uint4*>(items.shared + Shared::dy2_at(stage) +
+                                                                     (i * Items::kCellChunks + chunk) * 16);
     if (items.s.route2) report_routing<P>(items.s, items.bn, item, cell, chunk_of_all, z);
     make_dz2_of_window<P>(bn, z, dy2);
     if constexpr (kTerms<P> > 1) {  // a lane overwrites what others of 16 have read

@@ -7,8 +7,8 @@
 // channel, the sum over pooling windows of the gradient times the 9 pixels under the winning position (see
 // update/update.cuh). So only the routed taps leave this kernel.
 //
-// An item of work is a whole image (kRows = 14) or, so that small batches fill the GPU, half of one (kRows = 7 image
-// rows, and the neighbouring row on either side). Row r of the shared image is image row y0 + r - 1. Where shared
+// An item of work is a whole image (kRows = 14) or, so that small batches fill the GPU and in fp32, half of one (kRows =
+// 7 image rows, and the neighbouring row on either side). Row r of the shared image is image row y0 + r - 1. Where shared
 // memory is short, two blocks share an item (kChannelSplits = 2), each with half of conv2's channels: dz2 is computed
 // channel by channel, the weight gradient splits by channels, and da1, a sum over them, enters the routed taps
 // linearly. Hopper has other kernels: whole_images.cuh in 16 bits, which uses this kernel's items, and half_images.cuh
@@ -17,10 +17,11 @@
 // Two roles of 8 warps work at the same time, so that the tensor cores are busy while one of them makes dz2 and sums
 // the routed taps:
 //   dgrad role            waits for an item's copies, makes dz2 where z2 was, then the dgrad, then the routed taps
-//   weight gradient role  once dz2 is made, computes conv2's weight gradient, which stays in registers over all items;
-//                         then it starts the copies of the item that takes this one's place: with kStages = 2 the one
-//                         after the next; with 1, where shared memory holds no more, the next, which it fetched as far
-//                         as the L2 cache meanwhile
+//   weight gradient role  once dz2 is made, starts the copies that the next item needs for that, and computes conv2's
+//                         weight gradient, which stays in registers over all items; then it starts the other copies of
+//                         the item that takes this one's place: with kStages = 2 the one after the next; with 1, where
+//                         shared memory holds no more, all of the next, which it fetched as far as the L2 cache
+//                         meanwhile
 #pragma once
 
 #include "kernels/fused/conv2_backward/mma_items.cuh"
@@ -77,11 +78,19 @@ __device__ __forceinline__ void dgrad_role(const Items& items, int tid) {
     if (item != items.first_item()) {  // make_bn2_backward() waited for the first item's copies
       items.arrived[stage].wait(parity);
       if (stage == 0) parity ^= 1;
+      Items::DgradRole::sync();  // no warp reads the last item's lists any more
     }
     make_dz2<kRoleThreads>(items, item, stage, tid);
     Items::DgradRole::sync();  // the whole dz2 and all pixel lists are made
     trace(items.s, Phase::kConv2Backward, 3, tid == 0);
     Items::Dz2Ready::arrive(stage);
+    std::uint32_t route[4][2];
+    const auto load_route = [&](int r) {
+      if (r < (four ? 4 : 3)) items.load_route(route[r], item, first_row - 1 + r, warp & 1);
+    };
+    constexpr int kAhead = kTerms<P> > 1 ? 1 : 4;  // rows, as registers allow
+#pragma unroll
+    for (int r = 0; r < kAhead; ++r) load_route(r);
     if (item == items.first_item()) items.arrived[Items::kFilterCopies].wait(0);
     const std::uint32_t here = items.stage_address(stage);  // + int(offsetof()): 64-bit sums compile to other code
     float acc[4][2][4] = {};
@@ -96,15 +105,14 @@ __device__ __forceinline__ void dgrad_role(const Items& items, int tid) {
 #pragma unroll
     for (int r = 0; r < 4; ++r) {
       if (r == 3 && !four) break;
+      if (r + kAhead < 4) load_route(r + kAhead);
       const int row = first_row - 1 + r;
-      const std::uint32_t words = here + int(offsetof(Item, route)) + ((row * 2 + (warp & 1)) * 64 + items.lane) * 4;
-      const std::uint32_t route[2] = {load_shared_32(words), load_shared_32(words + 128)};
       const std::uint32_t pixel_lists =
-          here + int(offsetof(Item, pixel_lists)) + 2 * (items.y0 + row) * Shared::Pixels::kRowBytes;
+          shared_address(items.shared) + Shared::pixel_lists_at(stage) + 2 * (items.y0 + row) * Shared::Pixels::kRowBytes;
       if constexpr (kTerms<P> > 1) {
         float row_taps[kSums][2][4] = {}, scales[2];
         make_da1_scales(reinterpret_cast<const float (&)[8]>(acc[r]), scales);
-        accumulate_routed_taps<P>(row_taps, acc[r], route, pixel_lists, items.lane, rest,
+        accumulate_routed_taps<P>(row_taps, acc[r], route[r], pixel_lists, items.lane, rest,
                                   {inverse_of(scales[0]), inverse_of(scales[1])});
 #pragma unroll
         for (int i = 0; i < 8; ++i)
@@ -112,7 +120,7 @@ __device__ __forceinline__ void dgrad_role(const Items& items, int tid) {
               fmaf(scales[i >> 1 & 1], sum_of(row_taps, i >> 2, i & 3), routed_taps[0][i >> 2][i & 3]);
       } else {
         const float to_stored = inverse_of(items.scales.da1);
-        accumulate_routed_taps<P>(routed_taps, acc[r], route, pixel_lists, items.lane, rest, {to_stored, to_stored});
+        accumulate_routed_taps<P>(routed_taps, acc[r], route[r], pixel_lists, items.lane, rest, {to_stored, to_stored});
       }
     }
     Items::Done::arrive(stage);
@@ -132,9 +140,12 @@ __device__ __forceinline__ void weight_gradient_role(const Items& items, int tid
   constexpr int kOuts = 1 << kOutBits;  // tiles of conv2's channels; kColumns: of 8 of conv1's
   const int warp = tid >> 5, out = (warp & (kOuts - 1)) * 16, in = (warp >> kOutBits) * 8 * kColumns,
             ahead = Items::kStages * items.stride();
-  const auto copy = [&](int item, int sample, int stage) {
-    items.template copy_gradient<kRoleThreads>(item, stage, tid);
-    items.template copy_forward<kRoleThreads>(item, sample, stage, tid);
+  const auto copy_forward = [&](int item, int stage) {
+    if (item >= 0) items.template copy_forward<kRoleThreads>(item, stage, tid);
+  };
+  const auto copy_rest = [&](int item, int sample, int stage) {
+    if (item < 0) return;
+    items.template copy_gradient<kRoleThreads>(item, sample, tid);
     items.arrived[stage].arrive_after_copies();
   };
   float dw[kTaps][kColumns][4] = {};
@@ -144,18 +155,21 @@ __device__ __forceinline__ void weight_gradient_role(const Items& items, int tid
 #pragma unroll(Items::kHalfImage ? 4 : 1)
   for (int i = tid; i < 32 * kFilterChunks<P, Items::kChannels>; i += kRoleThreads) items.copy_filter_chunk(i);
   items.arrived[Items::kFilterCopies].arrive_after_copies();
-  if (Items::kStages == 2 && item >= items.stride())
-    copy(item - items.stride(), items.sample(item - items.stride(), tid), 1);
+  if constexpr (Items::kStages == 2) copy_forward(item - items.stride(), 1);
+  int sample = items.sample(item - items.stride(), tid);  // of the next item
   for (; item >= 0; item -= items.stride()) {
-    const int next_sample = items.sample(item - ahead, tid);
-    if (Items::kStages == 1 && item >= ahead) items.fetch(item - ahead, tid);
+    const int next = item - items.stride();
+    if (Items::kStages == 1 && next >= 0) items.fetch(next, tid);
     Items::Dz2Ready::sync(stage);
+    if constexpr (Items::kStages == 2) copy_rest(next, sample, stage ^ 1);
     const std::uint32_t here = items.stage_address(stage);
     weight_gradient<P, Items::kRows, Items::kChannels>(dw, here + int(offsetof(Item, dz2)) + operand_at<P>(out),
                                                        here + int(offsetof(Item, a1)) + operand_at<P>(in), items.lane);
     trace(items.s, Phase::kConv2Backward, 9, tid == 0);
     Items::Done::sync(stage);  // no warp reads the stage any more
-    if (item >= ahead) copy(item - ahead, next_sample, stage);
+    copy_forward(item - ahead, stage);
+    if constexpr (Items::kStages == 1) copy_rest(next, sample, 0);
+    sample = items.sample(next - items.stride(), tid);
     stage = Items::kStages == 2 ? stage ^ 1 : 0;
   }
   // Stores of 16 bytes per lane, in the order in which 16 warps with tiles of 16 by 8 would hold the sums.
@@ -180,6 +194,7 @@ template <class P, int kRows, int kStages, int kChannelSplits, class Models>
 __global__ void __launch_bounds__(kConvThreads, 1) conv2_backward_kernel(Models models, int graph_step) {
   const auto& s = state_of_block(models);
   using Items = Conv2BackwardItems<P, kRows, kStages, kChannelSplits>;
+  using Shared = typename Items::Shared;
   extern __shared__ __align__(128) unsigned char shared[];
   __shared__ Bn2Backward bn;
   __shared__ MBarrier arrived[kStages + 1];
@@ -189,19 +204,20 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv2_backward_kernel(Models 
   trace(s, Phase::kConv2Backward, 0, tid == 0);
   // The first item, by all threads.
   const int item = items.first_item(), sample = items.sample(item, tid);
-  items.template copy_forward<kConvThreads>(item, sample, 0, tid);
+  items.template copy_forward<kConvThreads>(item, 0, tid);
   items.scales = begin_scales<P>(s);
   float dy2_scale = 1;
   const auto meanwhile = [&] {
     if constexpr (P::kScaled) dy2_scale = s.scales[kDy2Scale];
-    items.template copy_gradient<kConvThreads>(item, 0, tid);
+    items.template copy_gradient<kConvThreads>(item, sample, tid);
     if (tid < kStages + 1) arrived[tid].init(kRoleThreads);
     for (int stage = 0; stage < kStages; ++stage)
       if (item >= stage * items.stride()) items.clear_padding(stage, tid);
+    Shared::Pixels::clear(shared + Shared::pixel_lists_at(0), tid);
   };
   finish_scales<P>(items.scales,
                    make_bn2_backward<kHasScales<P>>(
-                       s, bn, reinterpret_cast<double (*)[2][kConv2Channels]>(shared + Items::Shared::kPartial),
+                       s, bn, reinterpret_cast<double (*)[2][kConv2Channels]>(shared + Shared::kPartial),
                        meanwhile, dy2_scale));
   trace(s, Phase::kConv2Backward, 2, tid == 0);
 

@@ -21,30 +21,24 @@ struct Conv2BackwardShared {
   struct Item {
     unsigned char a1[kItemSlots][kA1Pitch];
     unsigned char dz2[kItemSlots][kDzPitch];  // first z2
-    unsigned char pixel_lists[Pixels::kBytes];
-    alignas(16) std::uint32_t route[kRows][kRoute1Words / kPool1Side];
+  };
+  // An item at a time has its dz2 made, so what only this needs is there once; so are the lists, which it leaves for the
+  // same item's routed taps.
+  struct Memory {
+    Item stages[kStages];
     alignas(16) unsigned char dy2[kCells][kChannels * sizeof(typename P::T)];
     alignas(16) std::uint8_t image[kImagePixels];
+    alignas(16) unsigned char pixel_lists[Pixels::kBytes];
+    union {
+      unsigned char filter[kConv1Channels][kFilterPitch<P, kChannels>];
+      double partial[kConvThreads / 64][2][kConv2Channels];  // sums of make_bn2_backward(), before the filter is copied
+    };
   };
-  // The sums of make_bn2_backward() lie where later copies go: in the second stage, or with channel splits in the
-  // filter's place. Otherwise they have a place of their own.
-  using Partial = double[kConvThreads / 64][2][kConv2Channels];
-  union Stage {
-    Item item;
-    struct {
-      unsigned char a1_dz2_and_pixel_lists[offsetof(Item, route)];
-      alignas(16) Partial partial;
-    } start;
-  };
-  struct Memory {
-    Stage stages[kStages];
-    unsigned char filter[kConv1Channels][kFilterPitch<P, kChannels>];
-  };
-  static constexpr int kStage = sizeof(Stage), kFilter = offsetof(Memory, filter);
-  static constexpr bool kOwnPartial = kStages == 1 && kChannelSplits == 1;
-  static constexpr int kPartial =
-      kStages == 2 ? kStage + offsetof(Item, route) : (kOwnPartial ? sizeof(Memory) : offsetof(Memory, filter));
-  static constexpr int kBytes = sizeof(Memory) + (kOwnPartial ? sizeof(Partial) : 0);
+  static constexpr int kStage = sizeof(Item), kFilter = offsetof(Memory, filter), kPartial = offsetof(Memory, partial);
+  static constexpr int kBytes = sizeof(Memory);
+  static constexpr int dy2_at(int) { return offsetof(Memory, dy2); }
+  static constexpr int image_at(int) { return offsetof(Memory, image); }
+  static constexpr int pixel_lists_at(int) { return offsetof(Memory, pixel_lists); }
 };
 
 // The items that a block owns and their copies in shared memory, in the layout SharedLayout.
@@ -117,7 +111,6 @@ struct Conv2BackwardItems {
                                       : int(offsetof(Item, dz2)) + at * Shared::kDzPitch + (chunk - kChunks1) * 16;
       *reinterpret_cast<uint4*>(shared + stage * Shared::kStage + to) = make_uint4(0, 0, 0, 0);
     }
-    Shared::Pixels::clear(shared + stage * Shared::kStage + offsetof(Item, pixel_lists), tid);
   }
 
   // ---- copies, by kThreads threads, of which this one is `tid` -----------------------------------------------------
@@ -134,29 +127,28 @@ struct Conv2BackwardItems {
                     from + (row * kPool1Side + x) * kOf + chunk * kChunk<P>);
     });
   }
-  // Which sample an item is. A role asks one item ahead, so that it never waits for this load.
+  // Which sample an item is. A role asks an item ahead, so that it never waits for this load.
   __device__ __forceinline__ int sample(int item, int tid) const {
     return item >= 0 && tid < kImagePixels / 16 ? s.samples.order[std::size_t(graph_step) * s.batch + item] : 0;
   }
-  // What is known before fc1_backward has run.
+  // What conv_forward left.
   template <int kThreads>
-  __device__ __forceinline__ void copy_forward(int item, int sample, int stage, int tid) const {
+  __device__ __forceinline__ void copy_forward(int item, int stage, int tid) const {
     const std::uint32_t to = stage_address(stage);
     copy_pixels<kChannels, Shared::kDzPitch, kThreads, kConv2Channels>(to + offsetof(Item, dz2), s.z2, item, tid,
                                                                        first_channel());
     copy_pixels<kConv1Channels, Shared::kA1Pitch, kThreads>(to + offsetof(Item, a1), s.a1, item, tid);
-    const std::uint32_t again = stage_address(stage);  // opaque once more, for the same reason
-    for (int i = tid; i < kRows * kRouteBytes / 16; i += kThreads)
-      copy_async_16(again + offsetof(Item, route) + i * 16, route_of(item) + i * 4);
-    if (tid < kImagePixels / 16)
-      copy_async_16(again + offsetof(Item, image) + tid * 16,
-                    s.samples.images + std::size_t(sample) * kImagePixels + tid * 16);
   }
+  // What only dz2's making needs: dy2, and the image for the pixel lists.
   template <int kThreads>
-  __device__ __forceinline__ void copy_gradient(int item, int stage, int tid) const {
+  __device__ __forceinline__ void copy_gradient(int item, int sample, int tid) const {
+    const std::uint32_t to = stage_address(0);
     for (int i = tid; i < Shared::kCells * kCellChunks; i += kThreads)
-      copy_async_16(stage_address(stage) + offsetof(Item, dy2) + i * 16,
+      copy_async_16(to + Shared::dy2_at(0) + i * 16,
                     kChannelSplits == 1 ? gradient_of(item) + i * kChunk<P> : gradient_of(item) + place_in_all(i));
+    if (tid < kImagePixels / 16)
+      copy_async_16(to + Shared::image_at(0) + tid * 16,
+                    s.samples.images + std::size_t(sample) * kImagePixels + tid * 16);
   }
   // Chunk i of the filter for dgrad; commit and wait are the caller's.
   __device__ __forceinline__ void copy_filter_chunk(int i) const {
@@ -171,6 +163,11 @@ struct Conv2BackwardItems {
   // Where chunk i of this block's channels lies in a tensor of all of conv2's.
   __device__ __forceinline__ int place_in_all(int i) const {
     return i / kCellChunks * kConv2Channels + first_channel() + i % kCellChunks * kChunk<P>;
+  }
+  // The routing of one of its rows, of a half of the channels, as accumulate_routed_taps() takes it.
+  __device__ __forceinline__ void load_route(std::uint32_t (&route)[2], int item, int row, int half) const {
+    const std::uint32_t* words = route_of(item) + (row * 2 + half) * 64 + lane;
+    route[0] = words[0], route[1] = words[32];
   }
   // Brings all of an item except the image as far as the L2 cache.
   __device__ __forceinline__ void fetch(int item, int tid) const {

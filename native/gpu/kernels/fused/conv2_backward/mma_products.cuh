@@ -62,7 +62,7 @@ __device__ __forceinline__ void weight_gradient(float (&dw)[kTaps][kColumns][4],
       }
     }
   } else {
-#pragma unroll(kRows == 14 ? 1 : kRows + 2)
+#pragma unroll
     for (int row = kFirst; row <= kLast; ++row)
 #pragma unroll
       for (int n = 0; n < kColumns; ++n) {

@@ -41,6 +41,9 @@ struct WholeImagesShared {
     unsigned char filter[DgradFilter::kBytes];
   };
   static constexpr int kStage = sizeof(Item), kFilter = offsetof(Memory, filter), kBytes = sizeof(Memory);
+  static constexpr int dy2_at(int stage) { return stage * kStage + offsetof(Item, dy2); }
+  static constexpr int image_at(int stage) { return stage * kStage + offsetof(Item, image); }
+  static constexpr int pixel_lists_at(int stage) { return stage * kStage + offsetof(Item, pixel_lists); }
   // The sums of make_bn2_backward(), where the second stage's copies go later.
   static constexpr int kPartial = kStage + offsetof(Item, route);
   static_assert(kStage - offsetof(Item, route) >= kConvThreads / 64 * 2 * kConv2Channels * 8);

@@ -98,10 +98,10 @@ template <class P, class Models>
 __global__ void __launch_bounds__(kConvThreads, 1) conv_forward_roles_kernel(Models models, int graph_step) {
   const auto& s = state_of_block(models);
   using Role = NamedBarrier<1, kRoleThreads>;
-  using Full = NamedBarrier<2, kConvThreads, 2>;  // a1 of a stage
-  using Free = NamedBarrier<4, kConvThreads, 2>;
-  using Stored = NamedBarrier<6, kConvThreads>;
-  using SecondRole = NamedBarrier<7, kRoleThreads>;
+  using Full = NamedBarrier<2, kRoleThreads + kGroupThreads, 4>;  // a1 of a stage, for each half of the second role
+  using Free = NamedBarrier<6, kConvThreads, 2>;
+  using Stored = NamedBarrier<8, kConvThreads>;
+  using SecondRole = NamedBarrier<9, kRoleThreads>;
   extern __shared__ __align__(128) unsigned char shared[];
   auto& memory = *reinterpret_cast<ConvForwardMemory<P, 2>*>(shared);
   const int lane = threadIdx.x & 31, tid = threadIdx.x % kRoleThreads, warp = tid >> 5;
@@ -133,12 +133,16 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv_forward_roles_kernel(Mod
       fetch(image + gridDim.x);
       Role::sync();                                        // the image is complete
       if (image >= 2 * int(gridDim.x)) Free::sync(stage);  // conv2 has read this stage's last a1
-      for (int cy = warp >> 1; cy < kPool1Side; cy += kRoleThreads / 64)
-        conv1.row(shared_address(pixels), cy, lane, [&](int plane, const auto& cells, std::uint32_t route) {
+#pragma unroll(Conv1<P>::kPairs ? 7 : 1)  // of which some are under way at a time, where registers allow
+      for (int k = 0; k < 7; ++k) {
+        const int i = (warp >> 1) + 4 * k, cy = i >> 1, plane = warp >> 1 & 1;
+        conv1.half_row(shared_address(pixels), cy, plane, lane, [&](const auto& cells, std::uint32_t route) {
           store_a1<P>(cells, channel0, plane, lane, A1Place<P>{a1 + (cy + 1) * kA1RowBytes<P>, plane});
           s.route1[((std::size_t(image) * kPool1Side + cy) * 2 + (warp & 1)) * 64 + plane * 32 + lane] = route;
         });
-      Full::arrive(stage);
+      }
+      Full::arrive(2 * stage);
+      Full::arrive(2 * stage + 1);
       Role::sync();  // a1 is complete
       store_image_a1<P, kRoleThreads, 1>(s, a1, image, tid, 0);
     }
@@ -147,19 +151,20 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv_forward_roles_kernel(Mod
     copy_filter<P, kRoleThreads>(memory.filter, s.conv2_forward, tid);
     copy_async_wait<0>();
     SecondRole::sync();  // the filter is complete. (Not Free: by now the first role may be waiting there.)
-    const int quarter = warp & 3, row_begin = warp >> 2 == 0 ? 0 : 4, row_end = warp >> 2 == 0 ? 4 : kPool2Side;
+    const int quarter = warp & 3, half = warp >> 2;
     const std::uint32_t filter = memory.filter_of(quarter);
     const float acc_scale = z2_acc_scale<P>(s, lane);
     float sum[4] = {}, squares[4] = {};
     int stage = 0;
     for (int image = blockIdx.x; image < s.batch; image += gridDim.x, stage ^= 1) {
-      Full::sync(stage);
+      Full::sync(2 * stage + half);
       const std::uint32_t a1 = shared_address(memory.a1 + stage * kA1Bytes<P>);
-      int row = row_begin;
-      for (; row + 2 <= row_end; row += 2)
+      // Half of the role makes 4 of the 7 rows of windows, with the next image the other one.
+      int row = half == 0 ? 0 : 3 + stage;
+      const int end = half == 0 ? 3 + stage : kPool2Side;
+      for (; row + 2 <= end; row += 2)
         conv2_rows<P, 4>(s, sum, squares, a1, filter, zeros, image, quarter, row, lane, acc_scale);
-      if (row < row_end)
-        conv2_rows<P, 2>(s, sum, squares, a1, filter, zeros, image, quarter, row, lane, acc_scale);
+      if (row < end) conv2_rows<P, 2>(s, sum, squares, a1, filter, zeros, image, quarter, row, lane, acc_scale);
       if (image + 2 * int(gridDim.x) < s.batch) Free::arrive(stage);
     }
     Stored::sync();  // nobody reads a1 any more

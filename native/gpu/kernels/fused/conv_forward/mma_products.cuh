@@ -57,17 +57,9 @@ struct Conv1 {
     for (int i = 0; i < 2; ++i) scale[i] /= divisor, shift[i] /= divisor;
   }
 
-  // Row cy of pooled cells. Calls emit(plane, cells, route) for each plane: slots 2t and 2t + 1 of channels g and g + 8;
-  // byte i of route is 0x80 >> the position that cell i came from, or 0 where relu made a zero and in padding slots,
-  // whose cells mean nothing.
-  template <class Emit>
-  __device__ __forceinline__ void row(std::uint32_t image, int cy, int lane, Emit emit) const {
-#pragma unroll
-    for (int plane = 0; plane < 2; ++plane)
-      half_row(image, cy, plane, lane, [&](const Cells& cells, std::uint32_t route) { emit(plane, cells, route); });
-  }
-
-  // One plane of the row: calls emit(cells, route).
+  // A plane of row cy of pooled cells. Calls emit(cells, route): slots 2t and 2t + 1 of channels g and g + 8; byte i of
+  // route is 0x80 >> the position that cell i came from, or 0 where relu made a zero and in padding slots, whose cells
+  // mean nothing.
   template <class Emit>
   __device__ __forceinline__ void half_row(std::uint32_t image, int cy, int plane, int lane, Emit emit) const {
     const auto [g, t] = fragment_place(lane);

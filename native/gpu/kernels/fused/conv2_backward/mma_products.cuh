@@ -149,7 +149,7 @@ __device__ __forceinline__ void accumulate_routed_taps(float (&routed_taps)[kSum
         for (int i = 0; i < 4; ++i) a[i] = packed[term][i] & routing_mask_16(route[i >> 1], position, i & 1);
 #pragma unroll
         for (int n = 0; n < 2; ++n)
-          Operand<P>::mma(routed_taps[kSums == 2 ? dx : position % kSums][n], a, b[dy][n][0], b[dy][n][1]);
+          Operand<P>::mma(routed_taps[position % kSums][n], a, b[dy][n][0], b[dy][n][1]);
       }
   }
 }
@@ -159,8 +159,6 @@ template <int kSums>
 __device__ __forceinline__ float sum_of(const float (&routed_taps)[kSums][2][4], int n, int i) {
   if constexpr (kSums == 1)
     return routed_taps[0][n][i];
-  else if constexpr (kSums == 2)
-    return routed_taps[0][n][i] + routed_taps[1][n][i];
   else
     return (routed_taps[0][n][i] + routed_taps[1][n][i]) + (routed_taps[2][n][i] + routed_taps[3][n][i]);
 }

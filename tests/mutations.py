@@ -1363,7 +1363,7 @@ FUSED = [
         (
             "plain-sum-of-nothing",
             "partial sum",
-            "const std::uint32_t ones = g == 1 ? P::kOnes : 0u;",
+            "const std::uint32_t ones = g == 1 ? Operand<P>::kOnes : 0u;",
             "const std::uint32_t ones = 0u;",
         ),
         precision="bf16",
@@ -1384,6 +1384,34 @@ FUSED = [
             "i / kCellChunks * kConv2Channels + i % kCellChunks * kChunk<P>;",
         ),
         precision="fp32",
+    ),
+    *of(
+        "native/gpu/kernels/fused/shared/conv3x3.cuh",
+        ("ctest test_fused_conv2_backward", "test_engines.py -k 'several_units and a100'"),
+        (
+            "small-terms-of-the-filter-left-out",
+            "rounding",
+            "of_filter = kTerms<P> - 1 - term; of_filter",
+            "of_filter = 0; of_filter",
+        ),
+        precision="fp32",
+    ),
+    *of(
+        "native/gpu/kernels/fused/conv2_backward/mma.cuh",
+        ("ctest test_fused_conv2_backward", "test_engines.py -k 'several_units and a100'"),
+        (
+            "routing-of-the-other-channels",
+            "layout",
+            "items.load_route(route[r], item, first_row - 1 + r, warp & 1);",
+            "items.load_route(route[r], item, first_row - 1 + r, ~warp & 1);",
+        ),
+        (
+            "lists-overwritten-while-they-are-read",
+            "race",
+            "      Items::DgradRole::sync();  // no warp reads the last item's lists any more\n",
+            "",
+        ),
+        precision="bf16",
     ),
     *of(
         "native/gpu/kernels/fused/conv2_backward/mma.cuh",
@@ -1501,8 +1529,8 @@ FUSED = [
         (
             "first-weights-of-dgrad-for-ever",
             "stale copy",
-            "static_cast<T*>(s.conv2_dgrad)[dgrad] = stored;",
-            "if (!wgmma || s.bn2_sign[out] == 0.f) static_cast<T*>(s.conv2_dgrad)[dgrad] = stored;",
+            "static_cast<T*>(s.conv2_dgrad)[dgrad] = terms[term];",
+            "if (!s.wgmma || s.bn2_sign[out] == 0.f) static_cast<T*>(s.conv2_dgrad)[dgrad] = terms[term];",
         ),
         precision="bf16",
     ),

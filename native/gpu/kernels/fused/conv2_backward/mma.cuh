@@ -70,7 +70,7 @@ __device__ __forceinline__ void dgrad_role(const Items& items, int tid) {
   const int first_channel = operand_at<P>(16 * k_split * kSteps);
   const std::uint32_t filter = shared_address(items.shared) + Shared::kFilter +
                                channel0 * kFilterPitch<P, Items::kChannels> + first_channel;
-  // Measured: in 16 bits half an image has too few rows to gain by 4. In fp32 these leave fewer sums to be cut off.
+  // Measured: in 16 bits half an image has too few rows to gain by 4.
   constexpr int kSums = kTerms<P> == 1 && Items::kHalfImage ? 1 : 4;
   float routed_taps[kSums][2][4] = {};
   int stage = 0, parity = 0;

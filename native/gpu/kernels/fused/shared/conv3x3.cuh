@@ -64,16 +64,16 @@ __device__ __forceinline__ void conv3x3_rows(float (&acc)[kRowsOfAcc][2][4], std
                 Operand<P>::mma(partial[r][1], w, p[2], p[3]);
               }
             }
+            // The dgrad's sums leave after each big product: over an image they nearly cancel, and where it is flat they
+            // all are cut off alike.
+            if constexpr (P::kDrainAccumulators && !kPixelsFirst)
+              if (term + of_filter == 0) {
+                add_accumulators(acc, partial);
+                clear_accumulators(partial);
+              }
           }
       }
-      // Three big products were added, each cut off towards 0, which took 1.7 x 2^-24 on average (for sums that grow as
-      // their root). Where values are flat that would add up over all of them.
-      if constexpr (P::kDrainAccumulators)
-#pragma unroll
-        for (int i = 0; i < 8 * R; ++i) {
-          float& sum = acc[i / 8][i / 4 % 2][i % 4];
-          sum = fmaf(partial[i / 8][i / 4 % 2][i % 4], 1 + 0x1p-23f, sum);
-        }
+      if constexpr (P::kDrainAccumulators && kPixelsFirst) add_accumulators(acc, partial);
     }
   }
   if constexpr (!P::kDrainAccumulators)

@@ -78,11 +78,6 @@ EMULATOR_PTX ptx_prefetch_global_L2(const void*) {}
 EMULATOR_PTX ptx_ld_shared_b32(std::uint32_t& value, std::uint32_t address) {
   value = *static_cast<const std::uint32_t*>(shared_data(address));
 }
-EMULATOR_PTX ptx_ld_shared_v2_f32(float& x, float& y, std::uint32_t address) {
-  const float2 both = *static_cast<const float2*>(shared_data(address));
-  x = both.x;
-  y = both.y;
-}
 
 EMULATOR_PTX ptx_bar_sync(int number, int count) { named_barrier(number, count, true); }
 EMULATOR_PTX ptx_bar_arrive(int number, int count) { named_barrier(number, count, false); }

@@ -19,8 +19,7 @@ struct Storage {
   double of_da1;      // relative error of da1 as the routed taps' operand
   int parts;          // into which blocks and warps may cut conv2's channels: each rounds its sum for da1
 
-  Storage(const Case& now)
-      : terms(fp16_terms(now.precision) > 0), scaled(testing::scaled(now.precision)) {
+  Storage(const Case& now) : terms(fp16_terms(now.precision) > 0), scaled(testing::scaled(now.precision)) {
     const bool bf16 = now.precision == Precision::kBf16;
     pixel = bf16 ? fused::Bf16Pixels::of : fused::ExactPixels::of;
     const float zero = float(bf16 ? fused::Bf16Pixels::kZero : fused::ExactPixels::kZero);

@@ -130,8 +130,7 @@ std::vector<double> check_a1(PhaseMemory& memory, const Case& now, const Conv1& 
   double unit = 1, error = storing(now.precision);
   const bool fp16_sums = conv1.terms == 1;
   const bool has_terms = fp16_terms(now.precision) > 0;
-  if (has_terms || scaled(now.precision))
-    unit = power_of_two_scale(*std::ranges::max_element(conv1.largest), 15, -60);
+  if (has_terms || scaled(now.precision)) unit = power_of_two_scale(*std::ranges::max_element(conv1.largest), 15, -60);
   if (has_terms) {
     error = std::ldexp(1.001, -22);
     auto values = memory.result(static_cast<const std::uint16_t*>(s.a1), order.count(batch));
@@ -175,8 +174,7 @@ std::vector<double> check_a1(PhaseMemory& memory, const Case& now, const Conv1& 
         a1.value[i] = dead ? 0 : value;
         a1.bound[i] = dead ? slack_of_value
                            : (error + std::ldexp(1.0, -24)) * value + slack_of_value +
-                                 (has_terms ? std::ldexp(unit, -25) : 0) +
-                                 storing_small(now.precision, unit);
+                                 (has_terms ? std::ldexp(unit, -25) : 0) + storing_small(now.precision, unit);
         routing.value[i] = dead ? Routing::kDead : best;
         bool as_good = route[i] < 4 && sums[route[i]].value >= sums[best].value - slack;
         for (int position = 0; as_good && !outside && position < route[i]; ++position)

@@ -15,10 +15,4 @@ __device__ __forceinline__ std::uint32_t load_shared_32(std::uint32_t address) {
   return value;
 }
 
-__device__ __forceinline__ float2 load_shared_float2(std::uint32_t address) {
-  float2 value;
-  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(value.x), "=f"(value.y) : "r"(address) : "memory");
-  return value;
-}
-
 }  // namespace mnist::kernels::device

@@ -115,7 +115,8 @@ std::vector<KernelRow> KernelTable<kPrecision, Models>::rows() {
   };
   add_conv2_backward.template operator()<kFloats ? kHalf : kWhole, 2, 1>();
   if constexpr (kFloats) add_conv2_backward.template operator()<kHalf, 2, 2>();
-  add_conv2_backward.template operator()<kHalf, 1, kFloats ? 2 : 1>();
+  add_conv2_backward.template operator()<kHalf, 1, 1>();  // in fp32 for shares of two or three multiprocessors
+  if constexpr (kFloats) add_conv2_backward.template operator()<kHalf, 1, 2>();
 
   constexpr UpdateLoads kLoads = kUpdateLoads<State>;
   KernelRow update{.phase = kUpdate, .rows = kConv2Groups * kLoads.conv2};

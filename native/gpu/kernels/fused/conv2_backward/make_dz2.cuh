@@ -183,8 +183,8 @@ __device__ __forceinline__ void make_dz2(const Items& items, int item, int stage
       *reinterpret_cast<uint4*>(z[position]) =
           *reinterpret_cast<const uint4*>(at[position] + chunk * Shared::kDzChunkPitch);
     }
-    *reinterpret_cast<uint4*>(dy2) = *reinterpret_cast<const uint4*>(items.shared + Shared::dy2_at(stage) +
-                                                                     (i * Items::kCellChunks + chunk) * 16);
+    *reinterpret_cast<uint4*>(dy2) =
+        *reinterpret_cast<const uint4*>(items.shared + Shared::dy2_at(stage) + (i * Items::kCellChunks + chunk) * 16);
     if (items.s.route2) report_routing<P>(items.s, items.bn, item, cell, chunk_of_all, z);
     make_dz2_of_window<P>(bn, z, dy2);
     if constexpr (kTerms<P> > 1) {  // a lane overwrites what others of 16 have read

@@ -7,12 +7,12 @@
 // channel, the sum over pooling windows of the gradient times the 9 pixels under the winning position (see
 // update/update.cuh). So only the routed taps leave this kernel.
 //
-// An item of work is a whole image (kRows = 14) or, so that small batches fill the GPU and in fp32, half of one (kRows =
-// 7 image rows, and the neighbouring row on either side). Row r of the shared image is image row y0 + r - 1. Where shared
-// memory is short, two blocks share an item (kChannelSplits = 2), each with half of conv2's channels: dz2 is computed
-// channel by channel, the weight gradient splits by channels, and da1, a sum over them, enters the routed taps
-// linearly. Hopper has other kernels: whole_images.cuh in 16 bits, which uses this kernel's items, and half_images.cuh
-// in fp32.
+// An item of work is a whole image (kRows = 14) or half of one (kRows = 7 image rows, and the neighbouring row on
+// either side), so that small batches fill the GPU, and in fp32 always. Row r of the shared image is image row y0 + r
+// - 1. Where shared memory is short, two blocks share an item (kChannelSplits = 2), each with half of conv2's channels:
+// dz2 is computed channel by channel, the weight gradient splits by channels, and da1, a sum over them, enters the
+// routed taps linearly. Hopper has other kernels: whole_images.cuh in 16 bits, which uses this kernel's items, and
+// half_images.cuh in fp32.
 //
 // Two roles of 8 warps work at the same time, so that the tensor cores are busy while one of them makes dz2 and sums
 // the routed taps:
@@ -68,8 +68,8 @@ __device__ __forceinline__ void dgrad_role(const Items& items, int tid) {
   const bool four = member == 0 || member == 3;
   const int first_row = 1 + 3 * member + (member > 0 ? 1 : 0);
   const int first_channel = operand_at<P>(16 * k_split * kSteps);
-  const std::uint32_t filter = shared_address(items.shared) + Shared::kFilter +
-                               channel0 * kFilterPitch<P, Items::kChannels> + first_channel;
+  const std::uint32_t filter =
+      shared_address(items.shared) + Shared::kFilter + channel0 * kFilterPitch<P, Items::kChannels> + first_channel;
   // Measured: in 16 bits half an image has too few rows to gain by 4.
   constexpr int kSums = kTerms<P> == 1 && Items::kHalfImage ? 1 : 4;
   float routed_taps[kSums][2][4] = {};
@@ -107,8 +107,8 @@ __device__ __forceinline__ void dgrad_role(const Items& items, int tid) {
       if (r == 3 && !four) break;
       if (r + kAhead < 4) load_route(r + kAhead);
       const int row = first_row - 1 + r;
-      const std::uint32_t pixel_lists =
-          shared_address(items.shared) + Shared::pixel_lists_at(stage) + 2 * (items.y0 + row) * Shared::Pixels::kRowBytes;
+      const std::uint32_t pixel_lists = shared_address(items.shared) + Shared::pixel_lists_at(stage) +
+                                        2 * (items.y0 + row) * Shared::Pixels::kRowBytes;
       if constexpr (kTerms<P> > 1) {
         float row_taps[kSums][2][4] = {}, scales[2];
         make_da1_scales(reinterpret_cast<const float (&)[8]>(acc[r]), scales);
@@ -215,10 +215,9 @@ __global__ void __launch_bounds__(kConvThreads, 1) conv2_backward_kernel(Models 
       if (item >= stage * items.stride()) items.clear_padding(stage, tid);
     Shared::Pixels::clear(shared + Shared::pixel_lists_at(0), tid);
   };
-  finish_scales<P>(items.scales,
-                   make_bn2_backward<kHasScales<P>>(
-                       s, bn, reinterpret_cast<double (*)[2][kConv2Channels]>(shared + Shared::kPartial),
-                       meanwhile, dy2_scale));
+  finish_scales<P>(items.scales, make_bn2_backward<kHasScales<P>>(
+                                     s, bn, reinterpret_cast<double (*)[2][kConv2Channels]>(shared + Shared::kPartial),
+                                     meanwhile, dy2_scale));
   trace(s, Phase::kConv2Backward, 2, tid == 0);
 
   if (tid < kRoleThreads)

@@ -22,8 +22,8 @@ struct Conv2BackwardShared {
     unsigned char a1[kItemSlots][kA1Pitch];
     unsigned char dz2[kItemSlots][kDzPitch];  // first z2
   };
-  // An item at a time has its dz2 made, so what only this needs is there once; so are the lists, which it leaves for the
-  // same item's routed taps.
+  // An item at a time has its dz2 made, so what only this needs is there once; so are the lists, which it leaves for
+  // the same item's routed taps.
   struct Memory {
     Item stages[kStages];
     alignas(16) unsigned char dy2[kCells][kChannels * sizeof(typename P::T)];

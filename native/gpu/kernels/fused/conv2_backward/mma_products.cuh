@@ -28,8 +28,8 @@ __device__ __forceinline__ void weight_gradient(float (&dw)[kTaps][kColumns][4],
   constexpr int kFirst = kRows == 14 ? 1 : 0, kLast = kRows == 14 ? 14 : kRows + 1;
   const auto counts = [](int row) { return kRows == 14 || (row >= 1 && row <= kRows); };  // row of dz2
   const auto load_dz = [&](std::uint32_t (&a)[4], int row, int term = 0) {
-    load_matrix_x4_trans(a, dz + (row * kSlots + (lane & 7) + (lane >> 4) * 8) * kDzPitch + (lane >> 3 & 1) * 16 +
-                                term * kTermBytes);
+    load_matrix_x4_trans(
+        a, dz + (row * kSlots + (lane & 7) + (lane >> 4) * 8) * kDzPitch + (lane >> 3 & 1) * 16 + term * kTermBytes);
   };
   // Two columns of 8 channels; or one, of which the second pair of registers has the small term.
   const auto load_a1 = [&](std::uint32_t (&b)[2][2], int row, int v, int column = 0) {
@@ -148,8 +148,7 @@ __device__ __forceinline__ void accumulate_routed_taps(float (&routed_taps)[kSum
 #pragma unroll
         for (int i = 0; i < 4; ++i) a[i] = packed[term][i] & routing_mask_16(route[i >> 1], position, i & 1);
 #pragma unroll
-        for (int n = 0; n < 2; ++n)
-          Operand<P>::mma(routed_taps[position % kSums][n], a, b[dy][n][0], b[dy][n][1]);
+        for (int n = 0; n < 2; ++n) Operand<P>::mma(routed_taps[position % kSums][n], a, b[dy][n][0], b[dy][n][1]);
       }
   }
 }

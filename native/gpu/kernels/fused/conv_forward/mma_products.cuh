@@ -76,7 +76,7 @@ struct Conv1 {
       for (int upper = 0; upper < 2; ++upper) {
         const std::uint32_t window[4] = {z[0][upper], z[1][upper], z[2][upper], z[3][upper]};
         std::uint16_t bytes;
-        cells[upper][0] = pooled_pair<P>(reinterpret_cast<const __half2 (&)[4]>(window), scale[upper], shift[upper],
+        cells[upper][0] = pooled_pair<P>(reinterpret_cast<const __half2(&)[4]>(window), scale[upper], shift[upper],
                                          cells_inside(plane, t), bytes);
         route |= std::uint32_t(bytes) << 16 * upper;
       }

@@ -109,7 +109,8 @@ struct Conv1Columns {
     if constexpr (kPairs) {
       const std::uint32_t bits[4] = {acc[0][2 * n], acc[0][2 * n + 1], acc[1][2 * n], acc[1][2 * n + 1]};
       std::uint16_t route;
-      terms[0] = pooled_pair<P>(reinterpret_cast<const __half2(&)[4]>(bits), scale, shift, cells_inside(plane, t), route);
+      terms[0] =
+          pooled_pair<P>(reinterpret_cast<const __half2(&)[4]>(bits), scale, shift, cells_inside(plane, t), route);
       return route;
     } else {
       float cell[2];

@@ -64,13 +64,12 @@ __device__ __forceinline__ void conv3x3_rows(float (&acc)[kRowsOfAcc][2][4], std
                 Operand<P>::mma(partial[r][1], w, p[2], p[3]);
               }
             }
-            // The dgrad's sums leave after each big product: over an image they nearly cancel, and where it is flat they
-            // all are cut off alike.
-            if constexpr (P::kDrainAccumulators && !kPixelsFirst)
-              if (term + of_filter == 0) {
-                add_accumulators(acc, partial);
-                clear_accumulators(partial);
-              }
+            // The dgrad's sums leave after each big product: over a batch they nearly cancel, and where images are flat
+            // all of them are cut off alike.
+            if (P::kDrainAccumulators && !kPixelsFirst && term + of_filter == 0) {
+              add_accumulators(acc, partial);
+              clear_accumulators(partial);
+            }
           }
       }
       if constexpr (P::kDrainAccumulators && kPixelsFirst) add_accumulators(acc, partial);

@@ -26,8 +26,9 @@ __device__ __forceinline__ std::uint32_t cells_inside(int plane, int t) {
   return plane == 0 ? (t == 0 ? 0xffff0000u : ~0u) : t == 3 ? 0x0000ffffu : ~0u;
 }
 
-// pooled() of two cells side by side, in 16 bits: z is the four positions of both, `inside` is cells_inside(). Comparisons give 16 ones or zeros a cell, so that a choice is one LOP3 for both; a cell is dead where its
-// value, rounded, is 0. `route` gets the two bytes.
+// pooled() of two cells side by side, in 16 bits: z is the four positions of both, `inside` is cells_inside().
+// Comparisons give 16 ones or zeros a cell, so that a choice is one LOP3 for both; a cell is dead where its value,
+// rounded, is 0. `route` gets the two bytes.
 template <class P>
 __device__ __forceinline__ typename P::Pair pooled_pair(const __half2 (&z)[4], float scale, float shift,
                                                         std::uint32_t inside, std::uint16_t& route) {
@@ -52,13 +53,10 @@ __device__ __forceinline__ std::uint32_t permute_bytes(std::uint32_t x, std::uin
   return result;
 }
 
-// Of four values, whose bytes `route` holds, all bits of those that go to `position` and none of the others: of values
-// 2 pair and 2 pair + 1, which have 16 bits, and of value i, which has 32. The bit becomes its byte's sign by a shift.
+// Of values 2 pair and 2 pair + 1 of four, which have 16 bits and whose bytes `route` holds, all bits of those that go
+// to `position` and none of the others. The bit becomes its byte's sign by a shift.
 __device__ __forceinline__ std::uint32_t routing_mask_16(std::uint32_t route, int position, int pair) {
   return permute_bytes(route << position, pair ? 0xbbaa : 0x9988);
-}
-__device__ __forceinline__ std::uint32_t routing_mask_32(std::uint32_t route, int position, int i) {
-  return permute_bytes(route << position, 0x8888 + i * 0x1111);
 }
 
 }  // namespace mnist::fused

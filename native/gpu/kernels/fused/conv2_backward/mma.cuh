@@ -8,11 +8,11 @@
 // update/update.cuh). So only the routed taps leave this kernel.
 //
 // An item of work is a whole image (kRows = 14) or half of one (kRows = 7 image rows, and the neighbouring row on
-// either side), so that small batches fill the GPU, and in fp32 always. Row r of the shared image is image row y0 + r
-// - 1. Where shared memory is short, two blocks share an item (kChannelSplits = 2), each with half of conv2's channels:
-// dz2 is computed channel by channel, the weight gradient splits by channels, and da1, a sum over them, enters the
-// routed taps linearly. Hopper has other kernels: whole_images.cuh in 16 bits, which uses this kernel's items, and
-// half_images.cuh in fp32.
+// either side), so that small batches fill the GPU, and in fp32 always. Image row y0 + r - 1 is row r of the shared
+// image. Where shared memory is short, two blocks share an item (kChannelSplits = 2), each with half of conv2's
+// channels: dz2 is computed channel by channel, the weight gradient splits by channels, and da1, a sum over them,
+// enters the routed taps linearly. Hopper has other kernels: whole_images.cuh in 16 bits, which uses this kernel's
+// items, and half_images.cuh in fp32.
 //
 // Two roles of 8 warps work at the same time, so that the tensor cores are busy while one of them makes dz2 and sums
 // the routed taps:

@@ -171,7 +171,7 @@ def test_frozen_step_of_several_units_a_block(make_engine, monkeypatch, spec, ba
 @FUSED
 @pytest.mark.parametrize("batch", [1, 60, 140, 300])
 def test_steps_in_little_shared_memory(make_engine, spec, batch):
-    """A step gives the same bits again."""
+    """A step gives the same bits again; in bf16 they are an A100's, where this takes half images, too."""
     images, labels = cases.mixed(2 * batch), cases.labels(2 * batch)
     hashes = []
     for limits in (A100, A100, (A100[0], SMALL_SHARED), (A100[0], SMALL_SHARED)):
@@ -182,6 +182,8 @@ def test_steps_in_little_shared_memory(make_engine, spec, batch):
         hashes.append(parameter_hash(engine))
     assert hashes[0] == hashes[1]
     assert hashes[2] == hashes[3]
+    if spec[1] == "bf16" and batch <= A100[0] // 2:  # then only how much is copied ahead differs
+        assert hashes[1] == hashes[2]
 
 
 @JUDGED

@@ -109,7 +109,7 @@ void give_filter(PhaseMemory& memory, Case& now, Inputs& inputs, const Storage& 
   const State& s = memory.state();
   const Layout layout = now.plan[Phase::kConv2Backward].layout;
   const bool pieces = layout == Layout::kChunks;
-  const int terms = storage.terms ? fp16_terms(now.precision) : 0;
+  const int terms = fp16_terms(now.precision);
   inputs.filter = now.random.values(fused::kConv2Values, -0.1, 0.1);
   inputs.unit.filter = storage.terms || storage.scaled ? std::ldexp(1.0, -9) : 1;
   std::vector<double> values(fused::kConv2Values);

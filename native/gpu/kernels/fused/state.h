@@ -50,7 +50,8 @@ struct DgradFilter {
 };
 
 // In fp32 a chunk of z2 has 4 channels, and a1 comes as fp16 terms (see scales.cuh): (B, term, chunk of 8 channels,
-// 14, 16 columns, 8), columns from -1 on, divided by a1_scale().
+// 14, 16 columns, 8), columns from -1 on, divided by a1_scale(). For mma.sync its 32 T are 32 big terms and 32 small
+// ones; so are each 32 T of conv2.weight there.
 
 // State::scales, of what is divided by a scale: the operands of fp32's terms, and in tf32 all of scales.cuh. A
 // step's weights get theirs from the weights before: a phase chooses it, and update puts it in force.
@@ -127,7 +128,7 @@ struct Arrays {
   Bn1Operand bn1;
   Bn2Operand bn2;
 
-  void* a1;  // (B, 196, 32) T, or chunked, or as terms
+  void* a1;  // (B, 196, 32) T, or chunked; in fp32 as terms
   std::uint32_t*
       route1;         // (B, 14, 2, 2, 32): pool1's routing as Conv1::half_row() has it, by row, half, plane and lane
   void* z2;           // (B, 196, 64) T, or chunked: sign-folded conv2 output

@@ -39,7 +39,7 @@ void set_batch(State& s, const Plan& plan, std::int64_t batch) {
   s.fc1_forward_slices = plan.fc1_slices;
   s.head_blocks = plan.head_blocks;
   s.with_fc = plan.with_fc;
-  if (plan.with_fc) s.head_blocks = plan[Phase::kFc].blocks;
+  if (plan.with_fc) s.head_blocks = plan.fc_blocks;
   s.conv2_backward_blocks = plan.conv2_backward_blocks;
   s.conv2_backward_rows = plan[Phase::kConv2Backward].rows;
   s.fc1_backward_wgmma = plan[Phase::kFc1Backward].wgmma;

@@ -42,7 +42,7 @@ struct FcSums {
 // bn2, h, the logits, dh, dy2, and the sums that later phases need: see State. With as many registers as conv_forward's
 // blocks leave.
 template <class P>
-__global__ void __maxnreg__(P::kScaled ? 96 : 112) fc_kernel(State s, int graph_step) {
+__global__ void __maxnreg__(P::kScaled ? 80 : 112) fc_kernel(State s, int graph_step) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   static_assert(kFcThreads == 256 && kFcRanks == 8 && kFcRows == 16 && kHidden == 16 * (kFcThreads / 32));
   using T = typename P::T;
@@ -52,7 +52,7 @@ __global__ void __maxnreg__(P::kScaled ? 96 : 112) fc_kernel(State s, int graph_
   const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
   const auto [g, t] = fragment_place(lane);
   const int rank = blockIdx.x % kFcRanks, cluster = blockIdx.x / kFcRanks;
-  const int most = (s.batch + kFcClusters - 1) / kFcClusters;  // samples of a cluster
+  const int clusters = gridDim.x / kFcRanks, most = (s.batch + clusters - 1) / clusters;  // samples of a cluster
   const int first = cluster * most, count = max(0, min(most, s.batch - first));
   trace(s, Phase::kFc1Forward, 0, tid == 0);
 

@@ -30,6 +30,7 @@ dim3 grid_of(const KernelRow& row, const State& s) {
     case Phase::kFc1Forward:
       return {unsigned((s.batch + row.rows - 1) / row.rows), unsigned(s.fc1_forward_slices)};
     case Phase::kHead:
+    case Phase::kFc:
       return unsigned(s.head_blocks);
     case Phase::kConv2Backward:
       return unsigned(s.conv2_backward_blocks);

@@ -30,9 +30,9 @@ inline constexpr int kGradientWarps = 8;        // of a block of fc1_backward, w
 inline constexpr int kFc1Columns = 32;          // of fc1.weight, that a block of fc1_backward owns:
 inline constexpr int kFc1Groups = 2 * kCells2;  // half of the channels of a cell
 
-// fc, which takes the place of fc1_forward, head and half of fc1_backward in small batches: clusters, blocks of one,
-// and samples that one takes at most.
-inline constexpr int kFcClusters = 8, kFcRanks = 8, kFcRows = 16, kFcThreads = 256;
+// fc, which takes the place of fc1_forward, head and half of fc1_backward in small batches: blocks of a cluster, samples
+// that one takes at most, and clusters at least and at most.
+inline constexpr int kFcRanks = 8, kFcRows = 16, kFcThreads = 256, kFcLeastClusters = 8, kFcMostClusters = 13;
 
 // State::trace is (steps, kTracePhases, kTracePoints, kTraceBlocks): x is the time in ns, or 0 where no block came by;
 // y the clock of a multiprocessor, and its number above kClockBits.
@@ -177,8 +177,8 @@ struct State : Arrays {
   bool with_fc;             // the step takes fc, and its kernels run side by side with their neighbours
 
   // That fc or fc1_backward leaves.
-  constexpr int dy2_sum_rows() const { return with_fc ? kFcClusters : kCells2; }
-  constexpr int dy2_maxima() const { return with_fc ? kFcClusters * kFcRanks : kFc1Groups * kGradientWarps; }
+  constexpr int dy2_sum_rows() const { return with_fc ? head_blocks / kFcRanks : kCells2; }
+  constexpr int dy2_maxima() const { return with_fc ? head_blocks : kFc1Groups * kGradientWarps; }
 };
 
 // Several models of equal steps, which train side by side: blockIdx.z of a launch is the model. Each has Arrays and

@@ -127,12 +127,14 @@ std::vector<KernelRow> KernelTable<kPrecision, Models>::rows() {
          .rows = kFcRows,
          .other_rows = kFcSumRows,
          .wgmma = true,
+         .max_batch = kFcMostClusters * kFcRows,
          .beside_fc = true,
          .cluster = kFcRanks,
-         .blocks = kFcClusters * kFcRanks},
+         .blocks = kFcLeastClusters * kFcRanks},
         kFcThreads, fc_kernel<P>, sizeof(FcSums), sizeof(FcMemory));
     update.phase = kUpdateWithFc1, update.blocks += kFc1Groups, update.beside_fc = true;
-    add(update, kUpdateThreads, update_with_fc1_kernel<P>, sizeof(Fc1Scratch<P>), 0);
+    add(update, kUpdateThreads, update_with_fc1_kernel<P>, 0,
+        int(std::max(sizeof(Fc1Scratch), sizeof(UpdateScratch))));
   }
 
   if constexpr (kOne) {

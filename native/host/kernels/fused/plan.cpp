@@ -46,14 +46,16 @@ std::optional<Plan> plan_for(std::span<const KernelRow> rows, const Limits& gpu,
   const auto& head = take(Phase::kHead, any);
   take(Phase::kUpdate, any);
   if (!complete) return {};
-  // Of several models each has fewer multiprocessors than samples, and fc is for one model.
-  const auto of_fc = [&](const KernelRow& row) {
-    return gpu.wgmma && row.blocks <= sms && sms <= row.other_rows && batch <= sms &&
-           batch <= row.rows * row.blocks / row.cluster;
+  // All its blocks run at a time. It is for one model: of several each has a sixteenth as many multiprocessors as samples.
+  const auto fc_blocks = [&](const KernelRow& row) {
+    return std::max(row.blocks, row.cluster * ceil_div(batch, row.rows));
   };
-  take(Phase::kFc, of_fc);
+  const auto& fc = take(Phase::kFc, [&](const KernelRow& row) {
+    return gpu.wgmma && sms <= row.other_rows && batch <= row.max_batch && fc_blocks(row) <= sms;
+  });
   take(Phase::kUpdateWithFc1, any);
   plan.with_fc = complete;
+  if (complete) plan.fc_blocks = fc_blocks(fc);
 
   // Pieces of all images, as far as the multiprocessors go; a block takes whole images' worth of them.
   const auto blocks = [&](const KernelRow& row) { return row.pieces() * std::min(batch, sms / row.pieces()); };
@@ -92,7 +94,7 @@ std::vector<std::int64_t> course_of(const Plan& plan, int batch) {
   turns(std::int64_t(plan[Phase::kConv2Backward].pieces()) * batch, plan.conv2_backward_blocks);
   turns(plan.conv2_backward_blocks, update.rows);
   turns(plan.head_blocks, update.other_rows);
-  if (plan.with_fc) turns(batch, plan[Phase::kFc].blocks);
+  if (plan.with_fc) turns(batch, plan.fc_blocks);
   return course;
 }
 

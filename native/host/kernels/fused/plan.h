@@ -61,6 +61,7 @@ struct KernelRow {
   Layout layout = Layout::kPixels;    // conv forward leaves it, conv2's backward reads it
   bool wgmma = false;                 // conv2 backward: and takes whole images where conv forward took halves
   bool persistent = false;            // conv forward: a thread block may take one piece after the other
+  int max_batch = 0;                  // fc: for batches of at most so many samples
   int min_batch = 0;                  // fc1: for batches of at least so many samples,
   int below_sms_per_16_samples = 0;   // or where there are fewer multiprocessors than so many for 16 samples
   bool beside_fc = false;             // leaves shared memory, all of the multiprocessor's, for a block of fc
@@ -81,7 +82,7 @@ struct Plan {
   bool with_fc = false;  // the batch is one for fc; but what only computes scores takes fc1_forward and head
   int conv_forward_blocks = 0, conv2_backward_blocks = 0;
   int fc1_slices = 0;  // that fc1's inputs are cut into, a thread block each
-  int head_blocks = 0;
+  int head_blocks = 0, fc_blocks = 0;
 
   const KernelRow& operator[](Phase phase) const { return rows[std::size_t(phase)]; }
   // The launches of a training step, in their order.

@@ -9,9 +9,8 @@
 
 namespace mnist::fused {
 
-template <class P>
 struct Fc1Scratch {
-  static constexpr int kRows = kFcClusters * kFcRows;  // samples at most
+  static constexpr int kRows = kFcMostClusters * kFcRows;  // samples at most
   static constexpr int kDhPitch = kHidden * 2 + 16, kA2Pitch = kFc1Columns * 2 + 16;
   alignas(16) unsigned char dh[kRows * kDhPitch], a2[kRows * kA2Pitch];
   float largest[kUpdateThreads / 32];
@@ -19,21 +18,28 @@ struct Fc1Scratch {
 
 // A warp makes 16 hidden units by 16 columns.
 template <class P>
-__device__ __forceinline__ void update_fc1_columns(const State& s, Fc1Scratch<P>& scratch, int block) {
+__device__ __forceinline__ void update_fc1_columns(const State& s, Fc1Scratch& scratch, int block) {
   using T = typename P::T;
-  using Scratch = Fc1Scratch<P>;
-  static_assert(kUpdateThreads == 512 && Scratch::kRows * kFc1Columns / 8 == kUpdateThreads && kGradientWarps == 8);
+  using Scratch = Fc1Scratch;
+  constexpr int kRowsAtOnce = kUpdateThreads * 8 / kFc1Columns, kPieces = (Scratch::kRows - 1) / kRowsAtOnce + 1;
+  static_assert(kUpdateThreads == 512 && kGradientWarps == 8);
   const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, column0 = block * kFc1Columns;
   const auto [g, t] = fragment_place(lane);
   const int hidden = warp % 8 * 16, column = warp / 8 * 16;
   // fc ended before conv2_backward began its work, which it had when this kernel started.
-  fetch_rows<Scratch::kRows, kHidden, Scratch::kDhPitch, kUpdateThreads>(
-      shared_address(scratch.dh), static_cast<const T*>(s.dh), kHidden, s.batch, tid);
-  const int row = tid / 4, chunk = tid % 4;
-  uint4 z2 = {};
-  if (row < s.batch)
-    z2 = *reinterpret_cast<const uint4*>(static_cast<const T*>(s.pooled_z2) + std::size_t(row) * kFeatures + column0 +
-                                         chunk * 8);
+  constexpr int kFetched = 64;  // samples at a time
+  for (int first = 0; first < s.batch; first += kFetched)
+    fetch_rows<kFetched, kHidden, Scratch::kDhPitch, kUpdateThreads>(
+        shared_address(scratch.dh) + first * Scratch::kDhPitch, static_cast<const T*>(s.dh), kHidden, s.batch, tid,
+        first);
+  const int chunk = tid % 4;
+  const auto row = [&](int k) { return tid / 4 + k * kRowsAtOnce; };
+  uint4 z2[kPieces] = {};
+#pragma unroll
+  for (int k = 0; k < kPieces; ++k)
+    if (row(k) < s.batch)
+      z2[k] = *reinterpret_cast<const uint4*>(static_cast<const T*>(s.pooled_z2) + std::size_t(row(k)) * kFeatures +
+                                              column0 + chunk * 8);
   copy_async_commit();
   float* const master = s.parameters + kParameters[kFc1Weight].offset;
   const auto at = [&](int i, int n) {
@@ -46,8 +52,12 @@ __device__ __forceinline__ void update_fc1_columns(const State& s, Fc1Scratch<P>
   float scale_of_sums = load_a2_operand<P>(s, column0, chunk, scale, shift);
   if constexpr (P::kScaled) scale_of_sums *= s.scales[kDhScale], to_stored = inverse_of(s.scales[kNextFc1Scale]);
   const float rate = *s.learning_rate;
-  unpack<P>(x, z2);
-  *reinterpret_cast<uint4*>(scratch.a2 + row * Scratch::kA2Pitch + chunk * 16) = bn2_relu<P>(x, scale, shift);
+#pragma unroll
+  for (int k = 0; k < kPieces; ++k)
+    if (row(k) < (s.batch + 15) / 16 * 16) {
+      unpack<P>(x, z2[k]);
+      *reinterpret_cast<uint4*>(scratch.a2 + row(k) * Scratch::kA2Pitch + chunk * 16) = bn2_relu<P>(x, scale, shift);
+    }
   copy_async_wait<0>();
   __syncthreads();  // dh and a2 are complete
 
@@ -87,14 +97,11 @@ __device__ __forceinline__ void update_fc1_columns(const State& s, Fc1Scratch<P>
 // blocks do wait: the next kernel starts when every block has ended or passed its wait.
 template <class P>
 __global__ void __launch_bounds__(kUpdateThreads) update_with_fc1_kernel(State s, int graph_step) {
-  __shared__ union {
-    Fc1Scratch<P> fc1;
-    UpdateScratch rest;
-  } scratch;
+  extern __shared__ __align__(16) unsigned char shared[];
   if (const int block = blockIdx.x; block < kFc1Groups)
-    update_fc1_columns<P>(s, scratch.fc1, block);
+    update_fc1_columns<P>(s, *reinterpret_cast<Fc1Scratch*>(shared), block);
   else
-    update<P, State>(s, scratch.rest, graph_step, block - kFc1Groups);
+    update<P, State>(s, *reinterpret_cast<UpdateScratch*>(shared), graph_step, block - kFc1Groups);
 }
 
 }  // namespace mnist::fused

@@ -2284,6 +2284,7 @@ GAPS = [
         ("sums-of-128-blocks", "boundary", "for (int k = 0; k < kFcSumRows / 64; ++k)", "for (int k = 0; k < 2; ++k)"),
         ("cell-by-the-wrong-warp", "layout", "(cell + n * kWarps) * 16 + t * 4", "(cell + n) * 16 + t * 4"),
         ("next-image-of-this-batch", "state", "graph_step + 1) * s.batch + image", "graph_step) * s.batch + image"),
+        ("samples-of-eight-clusters", "boundary", "clusters = gridDim.x / kFcRanks", "clusters = kFcLeastClusters"),
         precision="bf16",
     ),
     *of(
@@ -2308,6 +2309,7 @@ GAPS = [
         ("ctest test_fused_update",),
         ("last-samples-left-out", "boundary", "first < s.batch; first += 16", "first + 15 < s.batch; first += 16"),
         ("copy-in-the-order-of-fc1", "layout", "fc1_chunk_at(hidden + g + 8 * i,", "fc1_chunk_at(hidden + g,"),
+        ("samples-beyond-128-left-out", "boundary", "kPieces = (Scratch::kRows - 1) / kRowsAtOnce + 1", "kPieces = 1"),
         precision="bf16",
     ),
     *of(

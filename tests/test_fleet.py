@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from tiny import tiny_dataset
 
+from mnist_cuda.machine import gpu
 from mnist_cuda.run.training import DIVERGED_LOSS, epoch_order
 
 pytestmark = pytest.mark.gpu
@@ -172,6 +173,9 @@ def test_what_a_fleet_refuses(engine_with):
     }.items():
         with pytest.raises(ValueError, match=words):
             engine.fleet(*asked)
+    if gpu()["compute_capability"] == "9.0":
+        with pytest.raises(ValueError, match="fleet: batch size 128 takes kernels for one model alone on 64 multiproc"):
+            engine.fleet(2, 128, 64)
     fleet = engine.fleet(2, 64, 8)
     orders, rates = asked_of(2, 64, 3)
     with pytest.raises(ValueError, match="store: model is 2, expected 0 to 1"):

@@ -108,16 +108,18 @@ void test_fc1_backward() {
   }
 }
 
-// Its 64 blocks run at the same time, each with two samples at most. It is for one model, and of several each has fewer
-// multiprocessors than samples.
+// Its 64 blocks, or as many more as the batch needs, run at the same time, each with two samples at most. It is for one
+// model, and of several each has fewer multiprocessors.
 void test_fc() {
   const auto with_fc = [](const Rows& rows, const Limits& gpu, int batch) {
     return plan_for(rows, gpu, batch).value().with_fc;
   };
   for (const Rows& rows : {kBf16, kTf32}) {
-    CHECK(with_fc(rows, {132, kHopper, true}, 1) && with_fc(rows, {132, kHopper, true}, 128));
-    CHECK(with_fc(rows, {64, kHopper, true}, 64) && !with_fc(rows, {64, kHopper, true}, 65));
-    CHECK(!with_fc(rows, {132, kHopper, true}, 129) && !with_fc(rows, {63, kHopper, true}, 1));
+    CHECK(with_fc(rows, {132, kHopper, true}, 1) && with_fc(rows, {132, kHopper, true}, 208));
+    CHECK(!with_fc(rows, {132, kHopper, true}, 209) && !with_fc(rows, {63, kHopper, true}, 1));
+    CHECK(with_fc(rows, {64, kHopper, true}, 128) && !with_fc(rows, {64, kHopper, true}, 129));
+    for (const auto& [batch, blocks] : {std::pair{1, 64}, {128, 64}, {129, 72}, {145, 80}, {208, 104}})
+      CHECK(plan_for(rows, {132, kHopper, true}, batch).value().fc_blocks == blocks);
     CHECK(with_fc(rows, {192, kHopper, true}, 64) && !with_fc(rows, {193, kHopper, true}, 64));
     CHECK(!with_fc(rows, {132, kHopper, false}, 64));
     // A block beside one of conv_forward has to find room in a multiprocessor's 228 KiB, 1 of which each takes, too.
@@ -212,7 +214,7 @@ void test_any_gpu() {
           const bool compiled = wgmma || !(*plan)[Phase::kFc1Forward].wgmma;
           const bool sliced = plan->fc1_slices == 1 || tiles_of_samples * plan->fc1_slices <= sms;
           const bool head = 1 <= plan->head_blocks && plan->head_blocks <= sms;
-          const bool models = batch > sms && batch <= kLargestOfPack;  // a fleet's
+          const bool models = batch > sms && batch <= kLargestOfPack && !plan->with_fc;  // a fleet's
           const auto can_run = [&](Phase phase) {
             const KernelRow& row = (*plan)[phase];
             return row.threads > 0 && row.one.kernel && (row.several.kernel || !models);

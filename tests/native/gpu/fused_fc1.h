@@ -182,10 +182,10 @@ inline void check_dy2(PhaseMemory& memory, const Case& now, const Inputs& inputs
 
   // Its sums, and the largest of each block: which has 32 columns, or in fc 8 channels of a cluster's samples.
   const bool fc = now.plan.with_fc;
-  const std::int64_t most = (batch + fused::kFcClusters - 1) / fused::kFcClusters;
   const int rows = s.dy2_sum_rows();
+  const std::int64_t most = (batch - 1) / rows + 1;  // samples of a cluster
   Expected sums(2 * rows * kConv2Channels);
-  std::vector<double> largest(fc ? fused::kFcClusters * fused::kFcRanks : kFeatures / 32);
+  std::vector<double> largest(fc ? rows * fused::kFcRanks : kFeatures / 32);
   for (std::int64_t i = 0; i < batch * kFeatures; ++i) {
     const int feature = int(i % kFeatures), c = feature % kConv2Channels;
     const int cluster = int(i / kFeatures / most), at = fc ? cluster * kConv2Channels + c : feature;

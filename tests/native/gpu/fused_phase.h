@@ -493,7 +493,7 @@ struct DhOrder {
   int terms;  // of fp16, or 0
 
   explicit DhOrder(const Case& now)
-      : tiles(now.plan[Phase::kFc1Backward].wgmma), terms(tiles ? fp16_terms(now.precision) : 0) {}
+      : tiles(now.plan[Phase::kFc1Backward].wgmma && !now.plan.with_fc), terms(tiles ? fp16_terms(now.precision) : 0) {}
   std::int64_t count(std::int64_t batch) const {
     return (tiles ? (batch + fused::kSamplesPerDhTile - 1) / fused::kSamplesPerDhTile * fused::kSamplesPerDhTile
                   : batch) *

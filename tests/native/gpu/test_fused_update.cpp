@@ -525,6 +525,6 @@ int main() {
     test_prepare(now);
     if (now.batch == 1) test_pack(now);
   });
-  for_every_size(Phase::kUpdateWithFc1, {{132, 1}, {132, 17}, {132, 64}, {132, 127}, {132, 128}}, test_update);
+  for_every_size(Phase::kUpdateWithFc1, {{132, 1}, {132, 17}, {132, 64}, {132, 127}, {132, 128}, {132, 150}, {132, 208}}, test_update);
   return finish_phase();
 }

@@ -389,6 +389,9 @@ class FusedEngine final : public GpuEngine {
     MNIST_REQUIRE(multiprocessors < batch && batch <= kLargestOfPack,
                   "fleet: batch size is " << batch << ", expected more than the " << multiprocessors
                                           << " multiprocessors of a model and at most " << kLargestOfPack);
+    MNIST_REQUIRE(!fused::plan_for(steps_.rows(), share, int(batch)).value().with_fc,
+                  "fleet: batch size " << batch << " takes kernels for one model alone on " << multiprocessors
+                                       << " multiprocessors, expected fewer");
     const auto guard = select();
     return std::make_unique<FusedFleet>(*this, share, models, batch);
   }

@@ -127,7 +127,7 @@ std::vector<KernelRow> KernelTable<kPrecision, Models>::rows() {
          .rows = kFcRows,
          .other_rows = kFcSumRows,
          .wgmma = true,
-         .max_batch = kFcMostClusters * kFcRows,
+         .max_batch = kFcMostSamples,
          .beside_fc = true,
          .cluster = kFcRanks,
          .blocks = kFcLeastClusters * kFcRanks},

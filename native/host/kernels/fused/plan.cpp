@@ -46,7 +46,7 @@ std::optional<Plan> plan_for(std::span<const KernelRow> rows, const Limits& gpu,
   const auto& head = take(Phase::kHead, any);
   take(Phase::kUpdate, any);
   if (!complete) return {};
-  // All its blocks run at a time. It is for one model: of several each has a sixteenth as many multiprocessors as samples.
+  // fc is for one model: of several each has fewer multiprocessors than fc has blocks.
   const auto fc_blocks = [&](const KernelRow& row) {
     return std::max(row.blocks, row.cluster * ceil_div(batch, row.rows));
   };

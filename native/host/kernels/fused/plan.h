@@ -61,12 +61,12 @@ struct KernelRow {
   Layout layout = Layout::kPixels;    // conv forward leaves it, conv2's backward reads it
   bool wgmma = false;                 // conv2 backward: and takes whole images where conv forward took halves
   bool persistent = false;            // conv forward: a thread block may take one piece after the other
-  int max_batch = 0;                  // fc: for batches of at most so many samples
   int min_batch = 0;                  // fc1: for batches of at least so many samples,
   int below_sms_per_16_samples = 0;   // or where there are fewer multiprocessors than so many for 16 samples
+  int max_batch = 0;                  // fc: for batches of at most so many samples
   bool beside_fc = false;             // leaves shared memory, all of the multiprocessor's, for a block of fc
   int cluster = 0;                    // blocks of a cluster of thread blocks, if there are clusters
-  int blocks = 0;                     // thread blocks, where the batch does not decide that
+  int blocks = 0;                     // thread blocks, where the batch does not decide that; of fc at least
   int threads = 0;                    // of a thread block
   int fixed = 0, dynamic = 0;         // bytes of its shared memory, static and dynamic
   EntryPoint one = {}, several = {};  // for one model, and for several side by side: null if there is no such kernel

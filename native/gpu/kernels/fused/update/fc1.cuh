@@ -10,7 +10,8 @@
 namespace mnist::fused {
 
 struct Fc1Scratch {
-  static constexpr int kRows = kFcMostClusters * kFcRows;  // samples at most
+  static constexpr int kFetched = kUpdateThreads * 8 / kHidden;  // samples of dh at a time
+  static constexpr int kRows = (kFcMostSamples + kFetched - 1) / kFetched * kFetched;
   static constexpr int kDhPitch = kHidden * 2 + 16, kA2Pitch = kFc1Columns * 2 + 16;
   alignas(16) unsigned char dh[kRows * kDhPitch], a2[kRows * kA2Pitch];
   float largest[kUpdateThreads / 32];
@@ -27,9 +28,8 @@ __device__ __forceinline__ void update_fc1_columns(const State& s, Fc1Scratch& s
   const auto [g, t] = fragment_place(lane);
   const int hidden = warp % 8 * 16, column = warp / 8 * 16;
   // fc ended before conv2_backward began its work, which it had when this kernel started.
-  constexpr int kFetched = 64;  // samples at a time
-  for (int first = 0; first < s.batch; first += kFetched)
-    fetch_rows<kFetched, kHidden, Scratch::kDhPitch, kUpdateThreads>(
+  for (int first = 0; first < s.batch; first += Scratch::kFetched)
+    fetch_rows<Scratch::kFetched, kHidden, Scratch::kDhPitch, kUpdateThreads>(
         shared_address(scratch.dh) + first * Scratch::kDhPitch, static_cast<const T*>(s.dh), kHidden, s.batch, tid,
         first);
   const int chunk = tid % 4;

@@ -493,8 +493,9 @@ class Engine:
     def fleet(self, models: int, batch_size: int, multiprocessors: int) -> Fleet:
         """Make room for `models` models that train side by side on this engine's data set.
 
-        multiprocessors: each model's share, less than the batch size. Raises UnavailableError for an engine or a GPU
-        that trains one model at a time, ValueError for another share, OutOfMemoryError.
+        multiprocessors: each model's share, less than the batch size, such as share_for() gives. Raises
+        UnavailableError for an engine or a GPU that trains one model at a time, ValueError for another share and for
+        one that has kernels for one model alone (64 or more, up to 208 images), OutOfMemoryError.
         """
         with self._alone():
             return Fleet(self, self._native.fleet(models, batch_size, multiprocessors), models, batch_size)

@@ -108,8 +108,8 @@ void test_fc1_backward() {
   }
 }
 
-// Its 64 blocks, or as many more as the batch needs, run at the same time, each with two samples at most. It is for one
-// model, and of several each has fewer multiprocessors.
+// Its 64 blocks, or as many more as the batch needs, run at the same time, each with two samples at most. share_for()
+// gives a model of several fewer multiprocessors than that.
 void test_fc() {
   const auto with_fc = [](const Rows& rows, const Limits& gpu, int batch) {
     return plan_for(rows, gpu, batch).value().with_fc;
@@ -190,7 +190,7 @@ void test_small_gpus() {
 void test_any_gpu() {
   for (const auto& [precision, rows] : kAll)
     for (const auto& [shared, wgmma] : {std::pair{kSmall, false}, {kA100, false}, {kHopper, false}, {kHopper, true}})
-      for (const int sms : {2, 3, 4, 24, 28, 58, 108, 132, 142, 148, 170})
+      for (const int sms : {2, 3, 4, 24, 28, 58, 64, 72, 108, 132, 142, 148, 170})
         for (int batch = 1; batch < 700; ++batch) {
           if (shared == kSmall && sms < 4) continue;  // of floats an image is cut into four there
           const auto plan = plan_for(rows, {sms, shared, wgmma}, batch);
@@ -220,7 +220,10 @@ void test_any_gpu() {
             return row.threads > 0 && row.one.kernel && (row.several.kernel || !models);
           };
           const bool launched = std::ranges::all_of(kStepPhases, can_run) && std::ranges::all_of(plan->step(), can_run);
-          if (!(covered && alike && even && compiled && sliced && head && launched))
+          const int fc = plan->fc_blocks;  // each takes two samples at most
+          const bool clusters =
+              !plan->with_fc || (batch <= 2 * fc && fc <= sms && fc % (*plan)[Phase::kFc].cluster == 0);
+          if (!(covered && alike && even && compiled && sliced && head && clusters && launched))
             report(false, what, __FILE__, __LINE__);
         }
   CHECK(checks > 0);

@@ -200,7 +200,7 @@ class Engine {
 
   // Room for several models that train side by side, for engines that can, each as by an engine with so many
   // multiprocessors; it must not outlive this engine. Throws UnavailableError where they cannot, ArgumentError for a
-  // batch of no more images than multiprocessors.
+  // batch of no more images than multiprocessors, or one for which so many have kernels for one model alone.
   std::unique_ptr<Fleet> fleet(int models, std::int64_t batch, int multiprocessors);
 
   // What its products are made of, in words: the precision, and how it is reached where that is not by its own type.

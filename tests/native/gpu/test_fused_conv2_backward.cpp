@@ -458,9 +458,10 @@ void test(Case now, bool flat) {
 int main() {
   require_gpu();
   require_code(cuda::kTensorCapability);
-  // Halves of images; whole ones; several items a block, more than its stages, in full rounds and in ragged ones.
+  // Halves of images; whole ones; several items a block, more than its stages, in full rounds and in ragged ones; sums
+  // of more clusters than eight.
   for_every_size(
-      Phase::kConv2Backward, {{132, 1}, {12, 5}, {4, 2}, {7, 7}, {4, 4}, {9, 11}, {5, 13}, {2, 11}, {2, 7}},
+      Phase::kConv2Backward, {{132, 1}, {12, 5}, {4, 2}, {7, 7}, {4, 4}, {9, 11}, {5, 13}, {2, 11}, {2, 7}, {72, 129}},
       [](Case now) {
         test(now, false);
         if (scaled(now.precision)) test(now, true);  // where it carries on what rounding takes

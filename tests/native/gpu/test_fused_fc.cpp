@@ -43,7 +43,9 @@ void test(Case now) {
 int main() {
   require_gpu();
   require_code(cuda::kTensorCapability);
-  // Fewer samples than clusters, a ragged cluster, two samples a block, and every place full.
-  for_every_size(Phase::kFc, {{132, 1}, {132, 5}, {132, 13}, {132, 64}, {132, 65}, {132, 100}, {132, 128}, {132, 129}, {132, 208}}, test);
+  // Fewer samples than clusters, a ragged cluster, two samples a block, every place full, and more clusters.
+  const std::vector<Cut> cuts = {{132, 1},   {132, 5},   {132, 13},  {132, 64}, {132, 65},
+                                 {132, 100}, {132, 128}, {132, 129}, {132, 208}};
+  for_every_size(Phase::kFc, cuts, test);
   return finish_phase();
 }

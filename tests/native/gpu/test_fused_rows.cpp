@@ -1,4 +1,6 @@
 // What each fused kernel needs of a thread block, as the plan of a batch has it and as the driver says.
+#include <algorithm>
+
 #include "gpu_testing.h"
 #include "kernels/fused/kernels.h"
 
@@ -6,6 +8,22 @@ using namespace mnist;
 using namespace testing;
 
 namespace {
+
+// A block of fc finds registers beside one of conv_forward, but another one of conv_forward does not.
+void test_registers_beside_fc(Precision precision) {
+  const auto of_block = [](const fused::KernelRow& row) {
+    cudaFuncAttributes attributes{};
+    MNIST_CHECK(cudaFuncGetAttributes(&attributes, row.one.kernel));
+    return (attributes.numRegs + 7) / 8 * 8 * row.threads;
+  };
+  int all = 0;
+  MNIST_CHECK(cudaDeviceGetAttribute(&all, cudaDevAttrMaxRegistersPerMultiprocessor, 0));
+  const auto rows = fused::kernel_rows(precision);
+  const auto fc = std::ranges::find(rows, fused::Phase::kFc, &fused::KernelRow::phase);
+  for (const auto& row : rows)
+    if (row.phase == fused::Phase::kConvForward && row.beside_fc)
+      CHECK(of_block(row) + of_block(*fc) <= all && 2 * of_block(row) > all);
+}
 
 void test_rows(Precision precision) {
   int limit = 0, reserved = 0;
@@ -41,5 +59,6 @@ int main() {
   test_rows(Precision::kBf16);
   test_rows(Precision::kTf32);
   test_rows(Precision::kFp32);
+  if (fused::runs_wgmma()) test_registers_beside_fc(Precision::kBf16), test_registers_beside_fc(Precision::kTf32);
   return finish();
 }

@@ -318,7 +318,7 @@ void check_conv2(PhaseMemory& memory, const Case& now, const std::vector<double>
 void check_head(PhaseMemory& memory, const Case& now, const std::vector<double>& old, const std::vector<double>& rows) {
   const State& s = memory.state();
   const auto sums = added_up(rows, fused::kHeadValues), sizes = added_up(rows, fused::kHeadValues, true);
-  const double adding = summing(now.plan.head_blocks);
+  const double adding = summing(s.head_blocks);
   int first = 0;
   for (const auto index : {kFc2Weight, kFc1Bias, kFc2Bias}) {
     const auto& parameter = kParameters[index];
@@ -525,6 +525,7 @@ int main() {
     test_prepare(now);
     if (now.batch == 1) test_pack(now);
   });
-  for_every_size(Phase::kUpdateWithFc1, {{132, 1}, {132, 17}, {132, 64}, {132, 127}, {132, 128}, {132, 150}, {132, 208}}, test_update);
+  const std::vector<Cut> with_fc1 = {{132, 1}, {132, 17}, {132, 64}, {132, 127}, {132, 128}, {132, 150}, {132, 208}};
+  for_every_size(Phase::kUpdateWithFc1, with_fc1, test_update);
   return finish_phase();
 }

@@ -14,6 +14,7 @@
 
 #include "kernels/device/cluster.cuh"
 #include "kernels/device/matrix.cuh"
+#include "kernels/fused/conv_forward/wgmma.cuh"
 #include "kernels/fused/fc1_forward/bn2.cuh"
 #include "kernels/fused/head.cuh"
 
@@ -39,10 +40,11 @@ struct FcSums {
   MBarrier weights, h, dh;  // have arrived: of h what this block's samples need
 };
 
-// bn2, h, the logits, dh, dy2, and the sums that later phases need: see State. With as many registers as conv_forward's
-// blocks leave.
+// bn2, h, the logits, dh, dy2, and the sums that later phases need: see State. With as many registers as a block of
+// conv_forward leaves.
 template <class P>
-__global__ void __maxnreg__(P::kScaled ? 80 : 112) fc_kernel(State s, int graph_step) {
+__global__ void __maxnreg__((65536 - kConvThreads * kSmallConvRegisters<P>) / kFcThreads)
+    fc_kernel(State s, int graph_step) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   static_assert(kFcThreads == 256 && kFcRanks == 8 && kFcRows == 16 && kHidden == 16 * (kFcThreads / 32));
   using T = typename P::T;

@@ -30,10 +30,11 @@ inline constexpr int kGradientWarps = 8;        // of a block of fc1_backward, w
 inline constexpr int kFc1Columns = 32;          // of fc1.weight, that a block of fc1_backward owns:
 inline constexpr int kFc1Groups = 2 * kCells2;  // half of the channels of a cell
 
-// fc, which takes the place of fc1_forward, head and half of fc1_backward in small batches: clusters at least, blocks of
-// one, and samples that one takes at most; and samples of all at most. (With more than 13 clusters update's weight
-// gradient finds hardly a multiprocessor free beside conv2_backward, and a step is slower than with six kernels.)
-inline constexpr int kFcLeastClusters = 8, kFcRanks = 8, kFcRows = 16, kFcThreads = 256, kFcMostSamples = 13 * kFcRows;
+// fc, which takes the place of fc1_forward, head and half of fc1_backward in small batches: clusters at least, blocks
+// of one and threads of these, samples that a cluster takes at most; and samples of all at most. (With more, images
+// fill the GPU during conv2_backward, update's weight gradient waits, and a step of six kernels is faster.)
+inline constexpr int kFcLeastClusters = 8, kFcRanks = 8, kFcThreads = 256, kFcRows = 16;
+inline constexpr int kFcMostSamples = 13 * kFcRows;
 
 // State::trace is (steps, kTracePhases, kTracePoints, kTraceBlocks): x is the time in ns, or 0 where no block came by;
 // y the clock of a multiprocessor, and its number above kClockBits.

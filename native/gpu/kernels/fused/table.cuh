@@ -133,8 +133,7 @@ std::vector<KernelRow> KernelTable<kPrecision, Models>::rows() {
          .blocks = kFcLeastClusters * kFcRanks},
         kFcThreads, fc_kernel<P>, sizeof(FcSums), sizeof(FcMemory));
     update.phase = kUpdateWithFc1, update.blocks += kFc1Groups, update.beside_fc = true;
-    add(update, kUpdateThreads, update_with_fc1_kernel<P>, 0,
-        int(std::max(sizeof(Fc1Scratch), sizeof(UpdateScratch))));
+    add(update, kUpdateThreads, update_with_fc1_kernel<P>, 0, int(std::max(sizeof(Fc1Scratch), sizeof(UpdateScratch))));
   }
 
   if constexpr (kOne) {

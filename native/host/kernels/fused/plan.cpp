@@ -46,7 +46,7 @@ std::optional<Plan> plan_for(std::span<const KernelRow> rows, const Limits& gpu,
   const auto& head = take(Phase::kHead, any);
   take(Phase::kUpdate, any);
   if (!complete) return {};
-  // fc is for one model: of several each has fewer multiprocessors than fc has blocks.
+  // fc is for one model. share_for() gives so few samples fewer multiprocessors than fc has blocks.
   const auto fc_blocks = [&](const KernelRow& row) {
     return std::max(row.blocks, row.cluster * ceil_div(batch, row.rows));
   };
@@ -93,8 +93,8 @@ std::vector<std::int64_t> course_of(const Plan& plan, int batch) {
   turns(batch, plan[Phase::kFc1Backward].rows);
   turns(std::int64_t(plan[Phase::kConv2Backward].pieces()) * batch, plan.conv2_backward_blocks);
   turns(plan.conv2_backward_blocks, update.rows);
-  turns(plan.head_blocks, update.other_rows);
-  if (plan.with_fc) turns(batch, plan.fc_blocks);
+  turns(plan.with_fc ? plan.fc_blocks : plan.head_blocks, update.other_rows);
+  if (plan.with_fc) turns(batch, plan.fc_blocks), course.push_back(plan.fc_blocks);
   return course;
 }
 

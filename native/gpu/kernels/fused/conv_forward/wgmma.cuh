@@ -116,12 +116,15 @@ __device__ __forceinline__ void copy_filter(unsigned char* shared, const void* p
 
 #endif
 
-// Small batches: as conv_forward_kernel(). A warpgroup makes 8 rows (or the last 6) of half of the columns. In 16 bits
-// a block leaves registers for one of fc, which starts beside it, and none for a second one of its own: while update
-// still fills other multiprocessors, two would share one and be late. In bf16 the code needs so few that this has to be
-// asked for: where registers change hands, a thread begins with __maxnreg__.
+// Of a thread of conv_forward_wgmma_kernel(). In 16 bits its block leaves registers for one of fc, which starts beside
+// it, and none for another one of its own: while update still fills other multiprocessors, two would share one, and be
+// late. (The code of bf16 needs fewer; but a kernel with setmaxnreg gets exactly as many as __maxnreg__ says.)
 template <class P>
-inline constexpr int kSmallConvRegisters = sizeof(typename P::T) == 4 ? 128 : P::kScaled ? 88 : 72;
+inline constexpr int kSmallConvRegisters = sizeof(typename P::T) == 4 ? 128
+                                           : P::kScaled               ? 88
+                                                                      : 72;
+
+// Small batches: as conv_forward_kernel(). A warpgroup makes 8 rows (or the last 6) of half of the columns.
 template <class P, int kHalves>
 __global__ void __maxnreg__(kSmallConvRegisters<P>) conv_forward_wgmma_kernel(State s, int graph_step) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -134,7 +137,7 @@ __global__ void __maxnreg__(kSmallConvRegisters<P>) conv_forward_wgmma_kernel(St
   auto& memory = *reinterpret_cast<typename Shared::Memory*>(shared);
   unsigned char *const a1 = memory.stage.a1, *const filter = memory.filter, *const pixels = memory.pixels;
 
-  if constexpr (kHalves == 2 && sizeof(typename P::T) == 2) give_registers<kSmallConvRegisters<P>>();
+  if constexpr (sizeof(typename P::T) == 2) give_registers<kSmallConvRegisters<P>>();
   trace(s, Phase::kConvForward, 0, tid == 0);
   const std::uint32_t word = tid < kImageWords ? load_image_word(s, graph_step, image, tid) : 0;
   Conv2Columns<P, 8> conv2(s, kHalves == 1 ? 8 * half : warp / 8 * 8, warp >> 2 & 1, warp & 3, lane);

@@ -1,6 +1,6 @@
 // update behind fc: its first blocks make fc1's weight gradient and the step with it, 32 columns each. They need what
-// fc left and nothing of conv2_backward, so they run beside it where it, with a block an image, leaves multiprocessors
-// free.
+// fc left and nothing of conv2_backward, so they run beside it on multiprocessors that have no image, or fewer than
+// others.
 #pragma once
 
 #include "kernels/device/matrix.cuh"

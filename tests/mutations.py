@@ -2284,7 +2284,12 @@ GAPS = [
         ("sums-of-128-blocks", "boundary", "for (int k = 0; k < kFcSumRows / 64; ++k)", "for (int k = 0; k < 2; ++k)"),
         ("cell-by-the-wrong-warp", "layout", "(cell + n * kWarps) * 16 + t * 4", "(cell + n) * 16 + t * 4"),
         ("next-image-of-this-batch", "state", "graph_step + 1) * s.batch + image", "graph_step) * s.batch + image"),
-        ("last-cluster-without-samples", "boundary", "clusters = gridDim.x / kFcRanks", "clusters = gridDim.x / kFcRanks + 1"),
+        (
+            "last-cluster-without-samples",
+            "boundary",
+            "clusters = gridDim.x / kFcRanks",
+            "clusters = gridDim.x / kFcRanks + 1",
+        ),
         precision="bf16",
     ),
     *of(

@@ -97,7 +97,7 @@ def render_text(text: str) -> str:
 
 
 def _sound(row: Row) -> bool:
-    return row["us"] is not None and not row["fault"]
+    return row["us"] is not None and not row.get("fault")
 
 
 def _storage(row: Row) -> int:
@@ -220,9 +220,9 @@ def render_speed_up(records: Sequence[Record], engine: str) -> str:
 def render_us(records: Sequence[Record], name: str, precision: str, *batch_sizes: str) -> str:
     """The medians at those batch sizes, as `39 | 82`."""
     found: dict[int, str] = {}
-    rows = [row for row in rows_of(records) if row["precision"] == precision and row["data"] == "device"]
+    rows = [row for row in rows_of(records) if row["precision"] == precision and row.get("data", "device") == "device"]
     for row in best_peers(rows).values() if name == "peer" else filter(_sound, rows):
-        if name == "peer" or row["competitor"] == name:
+        if name in ("peer", row.get("competitor") or row["engine"]):
             found[row["batch_size"]] = f"{_median(row):,.0f}" + (f" {row['competitor']}" if name == "peer" else "")
     return " | ".join(found[int(batch)] if records else "-" for batch in batch_sizes)
 

@@ -31,8 +31,9 @@ inline constexpr int kFc1Columns = 32;          // of fc1.weight, that a block o
 inline constexpr int kFc1Groups = 2 * kCells2;  // half of the channels of a cell
 
 // fc, which takes the place of fc1_forward, head and half of fc1_backward in small batches: clusters at least, blocks
-// of one and threads of these, samples that a cluster takes at most; and samples of all at most. (With more, images
-// fill the GPU during conv2_backward, update's weight gradient waits, and a step of six kernels is faster.)
+// of one and threads of these, samples that a cluster takes at most; and samples of all at most. (With so many, a step
+// is 1 us faster than by six kernels. With more, images fill the GPU during conv2_backward, and update's weight
+// gradient has to wait.)
 inline constexpr int kFcLeastClusters = 8, kFcRanks = 8, kFcThreads = 256, kFcRows = 16;
 inline constexpr int kFcMostSamples = 13 * kFcRows;
 

@@ -122,9 +122,9 @@ def test_statistics_are_those_of_the_parameters(spec, make_engine):
 
 
 @pytest.mark.parametrize(("seconds", "said"), [(0.0, True), (1e9, False)])
-def test_an_evaluation_that_takes_long_begins_with_an_estimate(trained, monkeypatch, capsys, seconds, said):
+def test_an_evaluation_that_takes_long_begins_with_an_estimate(model, monkeypatch, capsys, seconds, said):
     monkeypatch.setattr(console, "LONG", seconds)
-    assert ("it takes about " in prints(capsys, "evaluate", str(trained), "--engine", "cpu")) == said
+    assert ("it takes about " in prints(capsys, "evaluate", model(True), "--engine", "cpu")) == said
 
 
 @pytest.mark.parametrize("spec", engine_params())

@@ -90,6 +90,13 @@ def test_a_record_a_precision_and_peers_in_16_bits(script):
     assert any("for tf32 also in fp16" in str(text) for text in texts)
 
 
+def test_of_a_programs_times_in_a_cell_the_latest_counts(script):
+    first = bench_record(bench_row("fused", 64, 20.0), bench_row("torch a", 64, 200.0), bench_row("torch b", 64, 230.0))
+    second = bench_record(bench_row("fused", 64, 22.0), bench_row("torch a", 64, 242.0))
+    lines = script.render_bench([first, second], "x").splitlines()
+    assert lines[2:4] == ["| fused, fp32 | **22.0** (10.5x) |", "| PyTorch, fp32 | **230** b |"]
+
+
 def test_where_an_image_costs_more(script):
     us = dict.fromkeys(("mean", "p5", "p95", "min"), 0.0) | {"count": 5}
     costs = ("fp32", 1, 10.0), ("fp32", 2, 24.0), ("fp32", 3, 30.0), ("bf16", 1, 10.0), ("bf16", 2, 22.0)

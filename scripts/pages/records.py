@@ -46,18 +46,19 @@ def read_record(file: Path) -> Record:
 
 
 def read_records(place: Path) -> list[Record]:
-    """The records of a file, or of all JSON files of a folder: none where it is not there. Raises RecordError.
+    """The records of a file, or of all JSON files of a folder, by their start: none where it is not there.
 
-    By their start: where two have the same row, the later one counts.
+    Raises RecordError.
     """
     files = sorted(place.glob("*.json")) if place.is_dir() else [place] if place.exists() else []
     return sorted(map(read_record, files), key=lambda record: record["started"])
 
 
 def rows_of(records: Sequence[Record]) -> list[Record]:
-    """The rows of all of them, by precision."""
-    rows = [row for record in records for row in record["rows"]]
-    return sorted(rows, key=lambda row: PRECISIONS.index(row["precision"]))
+    """The rows of all of them, by precision: of a program's times in a cell the latest."""
+    cell = ("competitor", "engine", "precision", "data", "models", "batch_size")
+    rows = {tuple(row.get(name) for name in cell): row for record in records for row in record["rows"]}
+    return sorted(rows.values(), key=lambda row: PRECISIONS.index(row["precision"]))
 
 
 def loads(records: Sequence[Record]) -> str:

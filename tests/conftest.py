@@ -18,7 +18,7 @@ from tiny import ENVIRONMENT, ROOT, Stop, ctrl_c, tiny_dataset
 
 from mnist_cuda import _native, cli
 from mnist_cuda.bench import record
-from mnist_cuda.data import catalogue, dataset, synthetic
+from mnist_cuda.data import catalogue, dataset, synthetic, unpacked
 from mnist_cuda.engine import Engine, engines
 from mnist_cuda.errors import DataError
 from mnist_cuda.run import training_run
@@ -131,7 +131,10 @@ def older_gpu(monkeypatch):
 
 @pytest.fixture(scope="session")
 def mnist():
-    """The real data set: from MNIST_CUDA_TEST_DATA, ../shared/mnist or the user's cache; a skip without it."""
+    """The real data set: from MNIST_CUDA_TEST_DATA, ../shared/mnist or the user's cache; a skip without it.
+
+    Commands find it in the tests' cache, too.
+    """
     folder = os.environ.get("MNIST_CUDA_TEST_DATA") or ROOT.parent / "shared" / "mnist"
     if Path(folder).is_dir():
         return dataset.load("mnist", data_dir=Path(folder))
@@ -141,9 +144,11 @@ def mnist():
                 patch.delenv("MNIST_CUDA_CACHE")
             else:
                 patch.setenv("MNIST_CUDA_CACHE", USERS_CACHE)
-            return dataset.load("mnist", offline=True)
+            data = dataset.load("mnist", offline=True)
     except DataError:
         pytest.skip("the real MNIST is not in the cache; `mnist-cuda data fetch`, or name its MNIST_CUDA_TEST_DATA")
+    unpacked.write(catalogue.DATASETS["mnist"], (array.data for array in data.arrays))
+    return data
 
 
 class Peer:

@@ -2,7 +2,6 @@
 
 import os
 import re
-from pathlib import Path
 
 import pytest
 from conftest import ROOT
@@ -30,14 +29,10 @@ def printed(cell):
 @pytest.fixture
 def run(mnist, tmp_path, emulator):
     """run(name): the outputs of a notebook's code cells, as text. A cell that fails raises."""
-    cache = tmp_path / "cache" / "mnist"
-    cache.mkdir(parents=True)
-    for file in Path(mnist.source).glob("*-ubyte*"):
-        (cache / file.name).symlink_to(file)
 
     def execute(name):
         notebook = nbformat.read(ROOT / "examples" / name, as_version=4)
-        environment = {**os.environ, "PYTHONPATH": ENVIRONMENT["PYTHONPATH"], "MNIST_CUDA_CACHE": str(cache.parent)}
+        environment = {**os.environ, "PYTHONPATH": ENVIRONMENT["PYTHONPATH"]}
         environment.pop("MPLBACKEND", None)
         client = nbclient.NotebookClient(notebook, timeout=SECONDS, resources={"metadata": {"path": str(tmp_path)}})
         client.execute(env=environment)

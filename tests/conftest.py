@@ -133,10 +133,10 @@ def older_gpu(monkeypatch):
 def mnist():
     """The real data set: from MNIST_CUDA_TEST_DATA, ../shared/mnist or the user's cache; a skip without it.
 
-    Commands find it in the tests' cache, too.
+    Commands find it in the tests' cache, too. Where MNIST_CUDA_TEST_DATA is empty only the user's cache counts.
     """
-    folder = os.environ.get("MNIST_CUDA_TEST_DATA") or ROOT.parent / "shared" / "mnist"
-    if Path(folder).is_dir():
+    folder = os.environ.get("MNIST_CUDA_TEST_DATA", ROOT.parent / "shared" / "mnist")
+    if folder and Path(folder).is_dir():
         return dataset.load("mnist", data_dir=Path(folder))
     try:
         with pytest.MonkeyPatch.context() as patch:

@@ -167,6 +167,12 @@ def test_what_was_begun_is_taken_once(cache):
     assert unpacked.read(INFO) is None
 
 
+def test_what_was_begun_before_the_file_was_written_does_not_count(cache):
+    unpacked.begin(INFO).join()
+    unpacked.write(INFO, [memoryview(ARRAYS)])
+    assert unpacked.read(INFO) == ARRAYS
+
+
 def test_beginning_without_a_file_or_a_sound_one_is_no_error(cache, capfd):
     for content in (None, ARRAYS[::-1]):
         if content:

@@ -112,5 +112,6 @@ def write(info: ArraysInfo, arrays: Iterable[memoryview]) -> None:
             with replacing(target, sync=False) as file:
                 for array in arrays:
                     file.write(array)
+            _begun.pop(target, None)  # it may have found no file yet
         finally:
             os.close(lock)

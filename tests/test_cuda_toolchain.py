@@ -101,3 +101,19 @@ def test_the_wheels_follow_a_toolkit_that_fails(tmp_path: Path, system: Path) ->
     assert code == 0, output
     (line,) = lines
     assert re.match(rf"CUDA code for 80-real by PyPI's nvcc \d+\.\d+: {system} 12.4 fails a test compile \(", line)
+
+
+def test_a_build_tree_keeps_its_toolkit(tmp_path: Path) -> None:
+    try:
+        toolkit = importlib.metadata.distribution("nvidia-cuda-nvcc").locate_file("nvidia/cu13")
+    except importlib.metadata.PackageNotFoundError:
+        pytest.skip("the wheels of nvcc are not installed")
+    system = shell_program(tmp_path / "bin" / "nvcc", f'exec {toolkit}/bin/nvcc "-L{toolkit}/lib" "$@"')
+    build = tmp_path / "build"
+    code, lines, output = configure(build, "-DCMAKE_CUDA_ARCHITECTURES=80-real", nvcc=system)
+    assert (code, len(lines), f"by {system} 13." in output) == (0, 1, True), output
+    for _ in range(2):
+        code, lines, output = configure(build, "-DMNIST_CUDA=WHEELS", nvcc=system)
+        assert (code, lines) == (1, []), output
+        words = " ".join(output.split())
+        assert f"{build} was configured with {system}, which CMake keeps; for PyPI's nvcc 13." in words

@@ -136,17 +136,18 @@ def mnist():
     Commands find it in the tests' cache, too. Where MNIST_CUDA_TEST_DATA is empty only the user's cache counts.
     """
     folder = os.environ.get("MNIST_CUDA_TEST_DATA", ROOT.parent / "shared" / "mnist")
-    if folder and Path(folder).is_dir():
-        return dataset.load("mnist", data_dir=Path(folder))
-    try:
-        with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch:
+        if folder and Path(folder).is_dir():
+            data = dataset.load("mnist", data_dir=Path(folder))
+        else:
             if USERS_CACHE is None:
                 patch.delenv("MNIST_CUDA_CACHE")
             else:
                 patch.setenv("MNIST_CUDA_CACHE", USERS_CACHE)
-            data = dataset.load("mnist", offline=True)
-    except DataError:
-        pytest.skip("the real MNIST is not in the cache; `mnist-cuda data fetch`, or name its MNIST_CUDA_TEST_DATA")
+            try:
+                data = dataset.load("mnist", offline=True)
+            except DataError:
+                pytest.skip("MNIST is not in the cache; `mnist-cuda data fetch`, or name its MNIST_CUDA_TEST_DATA")
     unpacked.write(catalogue.DATASETS["mnist"], (array.data for array in data.arrays))
     return data
 

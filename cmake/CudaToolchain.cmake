@@ -182,7 +182,7 @@ macro(mnist_enable_cuda)
     mnist_default_cuda_architectures(CMAKE_CUDA_ARCHITECTURES)
   endif()
   if(_mnist_nvcc AND NOT CMAKE_CUDA_COMPILER STREQUAL _mnist_nvcc)
-    unset(MNIST_CUDA_CHOSEN_FOR CACHE)
+    unset(MNIST_CUDA_CHOSEN_FOR CACHE)  # or the next configuration would take this choice for made
     message(FATAL_ERROR "${CMAKE_BINARY_DIR} was configured with ${CMAKE_CUDA_COMPILER}, which CMake keeps; for "
       "${MNIST_CUDA_CHOSEN} start it again by cmake --fresh")
   endif()

@@ -92,22 +92,24 @@ def test_what_was_named_is_not_replaced(tmp_path: Path, system: Path, wheels: Pa
     assert len(lines) == 1
 
 
-def test_the_wheels_follow_a_toolkit_that_fails(tmp_path: Path, system: Path) -> None:
+@pytest.fixture
+def toolkit() -> Path:
+    """That of the real wheels."""
     try:
-        importlib.metadata.distribution("nvidia-cuda-nvcc")
+        return Path(str(importlib.metadata.distribution("nvidia-cuda-nvcc").locate_file("nvidia/cu13")))
     except importlib.metadata.PackageNotFoundError:
         pytest.skip("the wheels of nvcc are not installed")
+
+
+@pytest.mark.usefixtures("toolkit")
+def test_the_wheels_follow_a_toolkit_that_fails(tmp_path: Path, system: Path) -> None:
     code, lines, output = configure(tmp_path / "build", "-DCMAKE_CUDA_ARCHITECTURES=80-real", nvcc=system)
     assert code == 0, output
     (line,) = lines
     assert re.match(rf"CUDA code for 80-real by PyPI's nvcc \d+\.\d+: {system} 12.4 fails a test compile \(", line)
 
 
-def test_a_build_tree_keeps_its_toolkit(tmp_path: Path) -> None:
-    try:
-        toolkit = importlib.metadata.distribution("nvidia-cuda-nvcc").locate_file("nvidia/cu13")
-    except importlib.metadata.PackageNotFoundError:
-        pytest.skip("the wheels of nvcc are not installed")
+def test_a_build_tree_keeps_its_toolkit(tmp_path: Path, toolkit: Path) -> None:
     system = shell_program(tmp_path / "bin" / "nvcc", f'exec {toolkit}/bin/nvcc "-L{toolkit}/lib" "$@"')
     build = tmp_path / "build"
     code, lines, output = configure(build, "-DCMAKE_CUDA_ARCHITECTURES=80-real", nvcc=system)

@@ -1,8 +1,6 @@
 """1. Autograd: numbers that remember how they were made, so that gradients come by themselves; then arrays that do.
 
-    python 1_autograd.py start.bin [gradients.bin]
-
-9_engine.py --write makes start.bin, with the initial weights and all batches.
+python 1_autograd.py start.bin [gradients.bin], where start.bin, made by 9_engine.py --write, has weights and batches.
 """
 
 import sys
@@ -23,15 +21,11 @@ class Value:
     def __mul__(self, other):  # each factor's share is the other factor
         return type(self)(self.data * other.data, (self, other), lambda grad: (grad * other.data, grad * self.data))
 
-    def __pow__(self, k):
-        return type(self)(self.data**k, (self,), lambda grad: (grad * (k * self.data ** (k - 1)),))
-
     def relu(self):
         return type(self)(self.data * (self.data > 0), (self,), lambda grad: (grad * (self.data > 0),))
 
     def exp(self):
-        result = np.exp(self.data)
-        return type(self)(result, (self,), lambda grad: (grad * result,))
+        return type(self)(np.exp(self.data), (self,), lambda grad: (grad * np.exp(self.data),))
 
     def log(self):
         return type(self)(np.log(self.data), (self,), lambda grad: (grad / self.data,))
@@ -53,10 +47,7 @@ class Value:
 
 
 class Tensor(Value):
-    """An array for the number: one node for a million numbers, and NumPy's loops instead of Python's.
-
-    New are operations that only move elements: they pass a gradient back to where its element came from.
-    """
+    """An array for the number: NumPy's loops instead of Python's. New are operations that only move elements."""
 
     def __init__(self, data, parents=(), pass_on=lambda grad: ()):
         super().__init__(np.asarray(data, np.float32), parents, lambda grad: map(summed, pass_on(grad), parents))
@@ -98,32 +89,30 @@ def summed(grad, tensor):
 def convolve(x, w, bias):
     """Nine products, one for each tap of the filters: the image, shifted, times the weights of that tap."""
     batch, channels, side, _ = x.data.shape
-    inside = slice(None), slice(None), slice(1, -1), slice(1, -1)
-    border = Tensor(np.pad(x.data, ((0, 0), (0, 0), (1, 1), (1, 1))), (x,), lambda grad: (grad[inside],))
+    border = Tensor(np.pad(x.data, ((0, 0), (0, 0), (1, 1), (1, 1))), (x,), lambda grad: (grad[:, :, 1:-1, 1:-1],))
     x, z = border.transpose(0, 2, 3, 1), bias
-    for u in range(3):
-        for v in range(3):
-            shifted = x[:, u : u + side, v : v + side].reshape(batch * side * side, channels)
-            z = shifted @ w[:, :, u, v].transpose(1, 0) + z
+    for u, v in np.ndindex(3, 3):
+        shifted = x[:, u : u + side, v : v + side].reshape(batch * side * side, channels)
+        z = shifted @ w[:, :, u, v].transpose(1, 0) + z
     return z.reshape(batch, side, side, -1).transpose(0, 3, 1, 2)
 
 
 def batch_norm(z, gamma, beta):
     one_of = Tensor(z.data.shape[1] / z.data.size)  # of a channel's values
     centred = z + z.sum(0, 2, 3) * one_of * Tensor(-1)
-    sigma = ((centred**2).sum(0, 2, 3) * one_of + Tensor(1e-5)) ** 0.5
-    return gamma.reshape(-1, 1, 1) * (centred * sigma**-1) + beta.reshape(-1, 1, 1)
+    variance = (centred * centred).sum(0, 2, 3) * one_of
+    one_over_sigma = ((variance + Tensor(1e-5)).log() * Tensor(-0.5)).exp()  # a root is half of a logarithm
+    return gamma.reshape(-1, 1, 1) * (centred * one_over_sigma) + beta.reshape(-1, 1, 1)
 
 
 def pool(y):
     """ReLU and the maximum of each 2x2 window."""
-    batch, channels, side, _ = y.data.shape
-    windows = y.reshape(batch, channels, side // 2, 2, side // 2, 2).transpose(0, 1, 2, 4, 3, 5)
-    return windows.reshape(batch, channels, side // 2, side // 2, 4).max().relu()
+    b, c, side, _ = y.data.shape
+    windows = y.reshape(b, c, side // 2, 2, side // 2, 2).transpose(0, 1, 2, 4, 3, 5)
+    return windows.reshape(b, c, side // 2, side // 2, 4).max().relu()
 
 
 def log_probabilities(w, images):
-    """The network. w: its twelve parameters, in their order."""
     a1 = pool(batch_norm(convolve(Tensor((images / 255 - 0.1307) / 0.3081), w[0], w[1]), w[2], w[3]))
     a2 = pool(batch_norm(convolve(a1, w[4], w[5]), w[6], w[7]))
     h = (a2.reshape(len(images), -1) @ w[8].transpose(1, 0) + w[9]).relu()
@@ -140,14 +129,13 @@ if __name__ == "__main__":
     ends = np.cumsum([4 * sum(map(np.prod, SHAPES)), 784 * steps * batch, steps * batch, 784 * tests])
     weights, images, labels, test_images, test_labels = np.split(content[16:], ends)
     images, test_images = images.reshape(-1, 1, 28, 28), test_images.reshape(-1, 1, 28, 28)
-    weights = np.split(weights.view(np.float32), np.cumsum([np.prod(shape) for shape in SHAPES])[:-1])
-    w = [Tensor(value.reshape(shape)) for value, shape in zip(weights, SHAPES, strict=True)]
+    parts = np.split(weights.view(np.float32), np.cumsum([np.prod(shape) for shape in SHAPES])[:-1])
+    w = [Tensor(part.reshape(shape)) for part, shape in zip(parts, SHAPES, strict=True)]
     for step in range(steps):
         if step == 10:
             begin = time.perf_counter()  # the first steps warm up
         now = slice(step * batch, (step + 1) * batch)
-        picked = np.eye(10)[labels[now]] / -batch
-        loss = (log_probabilities(w, images[now]) * Tensor(picked)).sum(0, 1)
+        loss = (log_probabilities(w, images[now]) * Tensor(np.eye(10)[labels[now]] / -batch)).sum(0, 1)
         loss.backward()
         if step == 0 and len(sys.argv) > 2:
             np.concatenate([p.grad.ravel() for p in w]).astype(np.float32).tofile(sys.argv[2])

@@ -18,19 +18,6 @@ SHAPES = {
 }  # fmt: skip
 
 
-def read_start(path):
-    """Steps, batch, rate, the weights by name, and images and labels of training and tests."""
-    content = np.fromfile(path, np.uint8)
-    steps, batch, tests = (int(n) for n in content[:12].view(np.int32))
-    sizes = [int(np.prod(shape)) for shape in SHAPES.values()]
-    ends = np.cumsum([4 * sum(sizes), 784 * steps * batch, steps * batch, 784 * tests])
-    values, images, labels, test_images, test_labels = np.split(content[16:], ends)
-    values = np.split(values.view(np.float32), np.cumsum(sizes)[:-1])
-    weights = {name: value.reshape(SHAPES[name]) for name, value in zip(SHAPES, values, strict=True)}
-    images, test_images = images.reshape(-1, 1, 28, 28), test_images.reshape(-1, 1, 28, 28)
-    return steps, batch, content[12:16].view(np.float32), weights, images, labels, test_images, test_labels
-
-
 def columns(x):
     """Each position's 3x3 neighbourhood in all channels, zeros beyond the border, as a row: (B*H*W, C*9)."""
     b, c, h, w = x.shape
@@ -50,7 +37,7 @@ def conv_forward(x, w, bias):
 
 
 def conv_backward(dz, x, w):
-    """dx is dz, convolved with the filters turned by 180 degrees, and dw sums dz times the neighbourhood it came from.
+    """dx is dz, convolved with the filters turned by 180 degrees; dw sums dz times the neighbourhood it came from.
 
     The bias has gradient 0: batch norm subtracts the mean, so a constant before it changes nothing.
     """
@@ -84,18 +71,15 @@ def pool_forward(y):
 def pool_backward(da, a, choice):
     """Only the maximum of a window gets its gradient, and only where it was positive."""
     b, c, side, _ = da.shape
-    windows = np.zeros((*da.shape, 4), np.float32)
-    np.put_along_axis(windows, choice, np.where(a > 0, da, 0)[..., None], -1)
+    windows = np.where((np.arange(4) == choice) & (a > 0)[..., None], da[..., None], 0)
     return windows.reshape(b, c, side, side, 2, 2).swapaxes(3, 4).reshape(b, c, 2 * side, 2 * side)
 
 
 def forward(w, images):
     x = ((images / 255 - 0.1307) / 0.3081).astype(np.float32)
-    z1 = conv_forward(x, w["conv1.weight"], w["conv1.bias"])
-    y1, zhat1, sigma1 = bn_forward(z1, w["bn1.weight"], w["bn1.bias"])
+    y1, zhat1, sigma1 = bn_forward(conv_forward(x, w["conv1.weight"], w["conv1.bias"]), w["bn1.weight"], w["bn1.bias"])
     a1, choice1 = pool_forward(y1)
-    z2 = conv_forward(a1, w["conv2.weight"], w["conv2.bias"])
-    y2, zhat2, sigma2 = bn_forward(z2, w["bn2.weight"], w["bn2.bias"])
+    y2, zhat2, sigma2 = bn_forward(conv_forward(a1, w["conv2.weight"], w["conv2.bias"]), w["bn2.weight"], w["bn2.bias"])
     a2, choice2 = pool_forward(y2)
     h = np.maximum(a2.reshape(len(x), -1) @ w["fc1.weight"].T + w["fc1.bias"], 0)
     logits = h @ w["fc2.weight"].T + w["fc2.bias"]
@@ -106,7 +90,7 @@ def forward(w, images):
 
 def backward(w, log_p, labels, saved):
     x, zhat1, sigma1, a1, choice1, zhat2, sigma2, a2, choice2, h = saved
-    g = {"conv1.bias": np.zeros(32, np.float32), "conv2.bias": np.zeros(64, np.float32)}
+    g = {"conv1.bias": np.zeros(32), "conv2.bias": np.zeros(64)}
     dlogits = (np.exp(log_p) - np.eye(10, dtype=np.float32)[labels]) / np.float32(len(labels))
     g["fc2.weight"], g["fc2.bias"] = dlogits.T @ h, dlogits.sum(0)
     du = np.where(h > 0, dlogits @ w["fc2.weight"], 0)
@@ -120,21 +104,27 @@ def backward(w, log_p, labels, saved):
 
 
 if __name__ == "__main__":
-    steps, batch, rate, w, images, labels, test_images, test_labels = read_start(sys.argv[1])
+    content = np.fromfile(sys.argv[1], np.uint8)
+    (steps, batch, tests), rate = (int(n) for n in content[:12].view(np.int32)), content[12:16].view(np.float32)
+    sizes = [int(np.prod(shape)) for shape in SHAPES.values()]
+    ends = np.cumsum([4 * sum(sizes), 784 * steps * batch, steps * batch, 784 * tests])
+    weights, images, labels, test_images, test_labels = np.split(content[16:], ends)
+    images, test_images = images.reshape(-1, 1, 28, 28), test_images.reshape(-1, 1, 28, 28)
+    parts = np.split(weights.view(np.float32), np.cumsum(sizes)[:-1])
+    w = {name: part.reshape(SHAPES[name]) for name, part in zip(SHAPES, parts, strict=True)}
     for step in range(steps):
         if step == 10:
             begin = time.perf_counter()  # the first steps warm up
         now = slice(step * batch, (step + 1) * batch)
         log_p, saved = forward(w, images[now])
-        gradients = backward(w, log_p, labels[now], saved)
-        for name in SHAPES:
-            w[name] = w[name] - rate * gradients[name]
+        g = backward(w, log_p, labels[now], saved)
+        w = {name: value - rate * g[name] for name, value in w.items()}
         if step < 10 or step % 10 == 9:
             print(f"step {step + 1:3}  loss {-log_p[np.arange(batch), labels[now]].mean():.5f}", flush=True)
         if step == 0 and len(sys.argv) > 2:
-            np.concatenate([gradients[name].ravel() for name in SHAPES]).astype(np.float32).tofile(sys.argv[2])
+            np.concatenate([g[name].ravel() for name in SHAPES]).astype(np.float32).tofile(sys.argv[2])
     if steps > 10:
         print(f"{1e6 * (time.perf_counter() - begin) / (steps - 10):.1f} us per step, mean of {steps - 10}")
-    begins = range(0, len(test_labels) - batch + 1, batch)  # each batch has its own mean and variance
+    begins = range(0, tests - batch + 1, batch)  # each batch has its own mean and variance
     answers = np.concatenate([forward(w, test_images[k : k + batch])[0].argmax(1) for k in begins])
     print(f"{100 * np.mean(answers == test_labels[: len(answers)]):.2f} % of the test images are right")

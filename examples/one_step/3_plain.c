@@ -46,23 +46,22 @@ typedef struct {
   byte *images, *labels, *test_images, *test_labels;
 } Start;
 
-static void* read_part(FILE* file, size_t size) {
-  void* part = allocate(size);
-  if (fread(part, 1, size, file) != size) fprintf(stderr, "start.bin is cut short\n"), exit(1);
-  return part;
-}
-
 static Start read_start(const char* path) {
   FILE* file = fopen(path, "rb");
   if (!file) perror(path), exit(1);
+  fseek(file, 0, SEEK_END);
+  const size_t size = ftell(file);
+  rewind(file);
+  char* all = (char*)malloc(size);
   Start s;
-  if (fread(&s, 4, 4, file) != 4) fprintf(stderr, "%s is cut short\n", path), exit(1);  // the first four numbers
-  s.weights = read_part(file, PARAMETERS * sizeof(float));
-  s.images = read_part(file, (size_t)s.steps * s.batch * PIXELS);
-  s.labels = read_part(file, (size_t)s.steps * s.batch);
-  s.test_images = read_part(file, (size_t)s.tests * PIXELS);
-  s.test_labels = read_part(file, s.tests);
-  fclose(file);
+  if (!all || size < 16 || fread(all, 1, size, file) != size) fprintf(stderr, "%s: cannot be read\n", path), exit(1);
+  memcpy(&s, all, 16);  // its first four members
+  s.weights = (float*)(all + 16);
+  s.images = (byte*)(s.weights + PARAMETERS);
+  s.labels = s.images + (size_t)s.steps * s.batch * PIXELS;
+  s.test_images = s.labels + s.steps * s.batch;
+  s.test_labels = s.test_images + (size_t)s.tests * PIXELS;
+  if ((char*)s.test_labels + s.tests != all + size) fprintf(stderr, "%s: has another size\n", path), exit(1);
   return s;
 }
 

@@ -6,6 +6,7 @@
 // the host queues them and waits only where it reads a result.
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -40,32 +41,28 @@ struct Start {
   byte *images, *labels, *test_images, *test_labels;
 };
 
-template <class T>
-T* read_part(FILE* file, size_t count) {
-  T* part = (T*)malloc(count * sizeof(T));
-  if (!part || fread(part, sizeof(T), count, file) != count) fprintf(stderr, "start.bin is cut short\n"), exit(1);
-  return part;
-}
-
 Start read_start(const char* path) {
   FILE* file = fopen(path, "rb");
   if (!file) perror(path), exit(1);
+  fseek(file, 0, SEEK_END);
+  const size_t size = ftell(file);
+  rewind(file);
+  char* all = (char*)malloc(size);
   Start s;
-  if (fread(&s, 4, 4, file) != 4) fprintf(stderr, "%s is cut short\n", path), exit(1);  // the first four numbers
-  s.weights = read_part<float>(file, PARAMETERS);
-  s.images = read_part<byte>(file, (size_t)s.steps * s.batch * PIXELS);
-  s.labels = read_part<byte>(file, (size_t)s.steps * s.batch);
-  s.test_images = read_part<byte>(file, (size_t)s.tests * PIXELS);
-  s.test_labels = read_part<byte>(file, s.tests);
-  fclose(file);
+  if (!all || size < 16 || fread(all, 1, size, file) != size) fprintf(stderr, "%s: cannot be read\n", path), exit(1);
+  memcpy(&s, all, 16);  // its first four members
+  s.weights = (float*)(all + 16);
+  s.images = (byte*)(s.weights + PARAMETERS);
+  s.labels = s.images + (size_t)s.steps * s.batch * PIXELS;
+  s.test_images = s.labels + s.steps * s.batch;
+  s.test_labels = s.test_images + (size_t)s.tests * PIXELS;
+  if ((char*)s.test_labels + s.tests != all + size) fprintf(stderr, "%s: has another size\n", path), exit(1);
   return s;
 }
 
 // A call of CUDA returns an error code, and a launch leaves one behind; whoever does not look computes with garbage.
 void check(cudaError_t error, const char* call, int line) {
-  if (error == cudaSuccess) return;
-  fprintf(stderr, "line %d: %s: %s\n", line, call, cudaGetErrorString(error));
-  exit(1);
+  if (error != cudaSuccess) fprintf(stderr, "line %d: %s: %s\n", line, call, cudaGetErrorString(error)), exit(1);
 }
 #define CHECK(call) check(call, #call, __LINE__)
 
@@ -76,19 +73,21 @@ void check(cudaError_t error, const char* call, int line) {
     kernel<<<((count) + 255) / 256, 256>>>(__VA_ARGS__, int(count)); \
     CHECK(cudaGetLastError());                                       \
   } while (0)
-#define INDEX (blockIdx.x * blockDim.x + threadIdx.x)
+#define OUTPUT_OF_THREAD(k)                            \
+  const int k = blockIdx.x * blockDim.x + threadIdx.x; \
+  if (k >= count) return
 
 __global__ void normalize(float* x, const byte* images, int count) {
-  const int k = INDEX;
-  if (k < count) x[k] = (images[k] / 255.f - 0.1307f) / 0.3081f;
+  OUTPUT_OF_THREAD(k);
+  x[k] = (images[k] / 255.f - 0.1307f) / 0.3081f;
 }
 
 // Neighbouring threads have neighbouring columns q, so a warp reads 32 floats side by side, and all read the same
 // weight.
 __global__ void conv_forward(float* z, const float* x, const float* w, const float* bias, int in, int out, int side,
                              int count) {
-  const int k = INDEX, area = side * side;
-  if (k >= count) return;
+  OUTPUT_OF_THREAD(k);
+  const int area = side * side;
   const int q = k % side, p = k / side % side, o = k / area % out, b = k / area / out;
   float sum = bias[o];
   for (int i = 0; i < in; ++i)
@@ -104,8 +103,8 @@ __global__ void conv_forward(float* z, const float* x, const float* w, const flo
 // 3_plain.c spread each dz over its neighbourhood. Threads that do this would add to the same dx at the same time; so
 // here each dx gathers from the dz that it went into, and nobody else writes it.
 __global__ void conv_backward_data(float* dx, const float* dz, const float* w, int in, int out, int side, int count) {
-  const int k = INDEX, area = side * side;
-  if (k >= count) return;
+  OUTPUT_OF_THREAD(k);
+  const int area = side * side;
   const int s = k % side, r = k / side % side, i = k / area % in, b = k / area / in;
   float sum = 0;
   for (int o = 0; o < out; ++o)
@@ -181,8 +180,7 @@ __global__ void bn_backward(float* dy, float* dgamma, float* dbeta, const float*
 }
 
 __global__ void pool_forward(float* a, byte* route, const float* y, int side, int count) {
-  const int k = INDEX;
-  if (k >= count) return;
+  OUTPUT_OF_THREAD(k);
   const float* window = y + 4 * (k / side) * side + 2 * (k % side);  // k / side counts rows over all planes
   float best = 0;
   byte choice = 4;
@@ -195,16 +193,14 @@ __global__ void pool_forward(float* a, byte* route, const float* y, int side, in
 }
 
 __global__ void pool_backward(float* dy, const float* da, const byte* route, int side, int count) {
-  const int k = INDEX;
-  if (k >= count) return;
+  OUTPUT_OF_THREAD(k);
   float* window = dy + 4 * (k / side) * side + 2 * (k % side);
   for (int cell = 0; cell < 4; ++cell) window[cell / 2 * 2 * side + cell % 2] = cell == route[k] ? da[k] : 0;
 }
 
 __global__ void linear_forward(float* y, const float* x, const float* w, const float* bias, int in, int out,
                                int count) {
-  const int k = INDEX;
-  if (k >= count) return;
+  OUTPUT_OF_THREAD(k);
   const int o = k % out, b = k / out;
   float sum = bias[o];
   for (int i = 0; i < in; ++i) sum += w[o * in + i] * x[b * in + i];
@@ -212,8 +208,7 @@ __global__ void linear_forward(float* y, const float* x, const float* w, const f
 }
 
 __global__ void linear_backward_data(float* dx, const float* dy, const float* w, int in, int out, int count) {
-  const int k = INDEX;
-  if (k >= count) return;
+  OUTPUT_OF_THREAD(k);
   float sum = 0;
   for (int o = 0; o < out; ++o) sum += dy[k / in * out + o] * w[o * in + k % in];
   dx[k] = sum;
@@ -221,8 +216,7 @@ __global__ void linear_backward_data(float* dx, const float* dy, const float* w,
 
 __global__ void linear_backward_weight(float* dw, const float* dy, const float* x, int batch, int in, int out,
                                        int count) {
-  const int k = INDEX;
-  if (k >= count) return;
+  OUTPUT_OF_THREAD(k);
   float sum = 0;
   for (int b = 0; b < batch; ++b) sum += dy[b * out + k / in] * x[b * in + k % in];
   dw[k] = sum;
@@ -235,19 +229,18 @@ __global__ void linear_backward_bias(float* dbias, const float* dy, int batch, i
 }
 
 __global__ void relu_forward(float* h, int count) {
-  const int k = INDEX;
-  if (k < count) h[k] = fmaxf(h[k], 0);
+  OUTPUT_OF_THREAD(k);
+  h[k] = fmaxf(h[k], 0);
 }
 
 __global__ void relu_backward(float* dh, const float* h, int count) {
-  const int k = INDEX;
-  if (k < count && h[k] <= 0) dh[k] = 0;
+  OUTPUT_OF_THREAD(k);
+  if (h[k] <= 0) dh[k] = 0;
 }
 
 // One thread for each image: ten numbers are too few to share.
-__global__ void log_softmax(float* logits, int batch) {
-  const int b = INDEX;
-  if (b >= batch) return;
+__global__ void log_softmax(float* logits, int count) {
+  OUTPUT_OF_THREAD(b);
   float *row = logits + b * CLASSES, top = row[0], sum = 0;
   for (int k = 1; k < CLASSES; ++k) top = fmaxf(top, row[k]);
   for (int k = 0; k < CLASSES; ++k) sum += expf(row[k] - top);
@@ -262,13 +255,13 @@ __global__ void loss_forward(float* loss, const float* log_p, const byte* labels
 }
 
 __global__ void loss_backward(float* dlogits, const float* log_p, const byte* labels, int batch, int count) {
-  const int k = INDEX;
-  if (k < count) dlogits[k] = (expf(log_p[k]) - (k % CLASSES == labels[k / CLASSES])) / batch;
+  OUTPUT_OF_THREAD(k);
+  dlogits[k] = (expf(log_p[k]) - (k % CLASSES == labels[k / CLASSES])) / batch;
 }
 
 __global__ void update(float* w, const float* g, float rate, int count) {
-  const int k = INDEX;
-  if (k < count) w[k] -= rate * g[k];
+  OUTPUT_OF_THREAD(k);
+  w[k] -= rate * g[k];
 }
 
 // Arrays in the GPU's memory, which a host pointer cannot reach; allocated once, since cudaMalloc waits for the GPU.
@@ -348,10 +341,8 @@ int main(int argc, char** argv) {
   const byte* labels = uploaded(start.labels, size_t(steps) * batch);
   const byte* test_images = uploaded(start.test_images, size_t(start.tests) * PIXELS);
   CHECK(cudaMemset(g, 0, PARAMETERS * sizeof(float)));  // the convolutions' biases keep it
-
-  cudaEvent_t begin, end;  // moments in the stream: between them the host's clock would time the queueing of kernels
-  CHECK(cudaEventCreate(&begin));
-  CHECK(cudaEventCreate(&end));
+  cudaEvent_t begin, end;  // moments in the stream; the host's clock would time the queueing of kernels
+  for (cudaEvent_t* event : {&begin, &end}) CHECK(cudaEventCreate(event));
   for (int step = 0; step < steps; ++step) {
     if (step == 10) CHECK(cudaEventRecord(begin));  // the first steps warm up
     forward(arrays, w, images + size_t(step) * batch * PIXELS, batch);
@@ -382,10 +373,7 @@ int main(int argc, char** argv) {
     CHECK(cudaMemcpy(log_p.data(), arrays.log_p, log_p.size() * sizeof(float), cudaMemcpyDeviceToHost));
     for (int b = 0; b < batch; ++b) {
       const float* row = &log_p[b * CLASSES];
-      int best = 0;
-      for (int k = 1; k < CLASSES; ++k)
-        if (row[k] > row[best]) best = k;
-      right += best == start.test_labels[seen + b];
+      right += std::max_element(row, row + CLASSES) - row == start.test_labels[seen + b];
     }
   }
   printf("%.2f %% of the test images are right\n", 100.0 * right / seen);

@@ -1,4 +1,4 @@
-// 5. Tiles: loads that threads share, sums in registers, and fewer launches: 16 where 4_naive.cu has 30.
+// 5. Tiles: loads that threads share, sums in registers, and fewer launches: 17 where 4_naive.cu has 29.
 //
 //   nvcc -O3 5_tiled.cu -o 5_tiled && ./5_tiled start.bin [gradients.bin]
 //
@@ -40,31 +40,27 @@ struct Start {
   byte *images, *labels, *test_images, *test_labels;
 };
 
-template <class T>
-T* read_part(FILE* file, size_t count) {
-  T* part = (T*)malloc(count * sizeof(T));
-  if (!part || fread(part, sizeof(T), count, file) != count) fprintf(stderr, "start.bin is cut short\n"), exit(1);
-  return part;
-}
-
 Start read_start(const char* path) {
   FILE* file = fopen(path, "rb");
   if (!file) perror(path), exit(1);
+  fseek(file, 0, SEEK_END);
+  const size_t size = ftell(file);
+  rewind(file);
+  char* all = (char*)malloc(size);
   Start s;
-  if (fread(&s, 4, 4, file) != 4) fprintf(stderr, "%s is cut short\n", path), exit(1);  // the first four numbers
-  s.weights = read_part<float>(file, PARAMETERS);
-  s.images = read_part<byte>(file, (size_t)s.steps * s.batch * PIXELS);
-  s.labels = read_part<byte>(file, (size_t)s.steps * s.batch);
-  s.test_images = read_part<byte>(file, (size_t)s.tests * PIXELS);
-  s.test_labels = read_part<byte>(file, s.tests);
-  fclose(file);
+  if (!all || size < 16 || fread(all, 1, size, file) != size) fprintf(stderr, "%s: cannot be read\n", path), exit(1);
+  memcpy(&s, all, 16);  // its first four members
+  s.weights = (float*)(all + 16);
+  s.images = (byte*)(s.weights + PARAMETERS);
+  s.labels = s.images + (size_t)s.steps * s.batch * PIXELS;
+  s.test_images = s.labels + s.steps * s.batch;
+  s.test_labels = s.test_images + (size_t)s.tests * PIXELS;
+  if ((char*)s.test_labels + s.tests != all + size) fprintf(stderr, "%s: has another size\n", path), exit(1);
   return s;
 }
 
 void check(cudaError_t error, const char* call, int line) {
-  if (error == cudaSuccess) return;
-  fprintf(stderr, "line %d: %s: %s\n", line, call, cudaGetErrorString(error));
-  exit(1);
+  if (error != cudaSuccess) fprintf(stderr, "line %d: %s: %s\n", line, call, cudaGetErrorString(error)), exit(1);
 }
 #define CHECK(call) check(call, #call, __LINE__)
 
@@ -119,31 +115,17 @@ __device__ float neighbour(const float* plane, int p, int tap) {
   return r >= 0 && r < SIDE1 && s >= 0 && s < SIDE1 ? plane[r * SIDE1 + s] : 0;
 }
 
-// z2: for each position of the batch (rows) and output channel (columns) a sum over input channels and taps.
-struct Conv2Forward {
+// z2: for each position of the batch (rows) and output channel (columns) a sum over input channels and taps. da1 is the
+// same with dz2 for the input, and each filter turned by 180 degrees: tap 8 - k for tap k.
+template <int IN, int OUT, bool BACKWARD>
+struct Conv2 {
   static constexpr bool A_ALONG_K = false, B_ALONG_K = true;
   float* z;
   const float *x, *w, *bias;
-  __device__ float a(int m, int k) const {
-    return neighbour(x + (m / AREA1 * CHANNELS1 + k / 9) * AREA1, m % AREA1, k % 9);
-  }
-  __device__ float b(int k, int n) const { return w[n * CHANNELS1 * 9 + k]; }
+  __device__ float a(int m, int k) const { return neighbour(x + (m / AREA1 * IN + k / 9) * AREA1, m % AREA1, k % 9); }
+  __device__ float b(int k, int n) const { return BACKWARD ? w[(k / 9 * OUT + n) * 9 + 8 - k % 9] : w[n * IN * 9 + k]; }
   __device__ void store(int m, int n, int, float sum) const {
-    z[(m / AREA1 * CHANNELS2 + n) * AREA1 + m % AREA1] = sum + bias[n];
-  }
-};
-
-// da1: the same with dz2 for the input and each filter turned by 180 degrees, tap 8 - k for tap k.
-struct Conv2BackwardData {
-  static constexpr bool A_ALONG_K = false, B_ALONG_K = true;
-  float* dx;
-  const float *dz, *w;
-  __device__ float a(int m, int k) const {
-    return neighbour(dz + (m / AREA1 * CHANNELS2 + k / 9) * AREA1, m % AREA1, k % 9);
-  }
-  __device__ float b(int k, int n) const { return w[(k / 9 * CHANNELS1 + n) * 9 + 8 - k % 9]; }
-  __device__ void store(int m, int n, int, float sum) const {
-    dx[(m / AREA1 * CHANNELS1 + n) * AREA1 + m % AREA1] = sum;
+    z[(m / AREA1 * OUT + n) * AREA1 + m % AREA1] = BACKWARD ? sum : sum + bias[n];
   }
 };
 
@@ -161,32 +143,16 @@ struct Conv2BackwardWeight {
   }
 };
 
-struct Fc1Forward {
-  static constexpr bool A_ALONG_K = true, B_ALONG_K = true;
-  float* slices;
-  const float *x, *w;
-  int batch;
-  __device__ float a(int m, int k) const { return x[m * FEATURES + k]; }
-  __device__ float b(int k, int n) const { return w[n * FEATURES + k]; }
-  __device__ void store(int m, int n, int slice, float sum) const { slices[(slice * batch + m) * HIDDEN + n] = sum; }
-};
-
-struct Fc1BackwardData {
-  static constexpr bool A_ALONG_K = true, B_ALONG_K = false;
-  float* dx;
-  const float *dy, *w;
-  __device__ float a(int m, int k) const { return dy[m * HIDDEN + k]; }
-  __device__ float b(int k, int n) const { return w[k * FEATURES + n]; }
-  __device__ void store(int m, int n, int, float sum) const { dx[m * FEATURES + n] = sum; }
-};
-
-struct Fc1BackwardWeight {
-  static constexpr bool A_ALONG_K = false, B_ALONG_K = false;
-  float* dw;
-  const float *dy, *x;
-  __device__ float a(int m, int k) const { return dy[k * HIDDEN + m]; }
-  __device__ float b(int k, int n) const { return x[k * FEATURES + n]; }
-  __device__ void store(int m, int n, int, float sum) const { dw[m * FEATURES + n] = sum; }
+// Two matrices, each with the distance in memory from one m, n or k to the next.
+template <bool ALONG_K_A, bool ALONG_K_B>
+struct Matrices {
+  static constexpr bool A_ALONG_K = ALONG_K_A, B_ALONG_K = ALONG_K_B;
+  float* c;
+  const float *left, *right;
+  int left_m, left_k, right_k, right_n, columns, size;
+  __device__ float a(int m, int k) const { return left[m * left_m + k * left_k]; }
+  __device__ float b(int k, int n) const { return right[k * right_k + n * right_n]; }
+  __device__ void store(int m, int n, int slice, float sum) const { c[slice * size + m * columns + n] = sum; }
 };
 
 __device__ float pixel(const byte* image, int r, int s) {  // normalised; 0 outside
@@ -221,83 +187,84 @@ __device__ float block_sum(float value) {
   return sum;
 }
 
+// A convolution's output z, and the batch norm, ReLU and pooling behind it. side: of a, half of z's.
+struct Layer {
+  int channels, side;
+  float *z, *a, *da, *mean, *sigma;
+  byte* route;
+  const float *gamma, *beta;
+  float *dgamma, *dbeta;
+
+  // Of element k of a: its channel, and where cell c of its window is in z.
+  __device__ int channel(int k) const { return k / (side * side) % channels; }
+  __device__ int cell(int k, int c) const { return 4 * (k / side) * side + 2 * (k % side) + c / 2 * 2 * side + c % 2; }
+  __device__ float zhat(float value, int c) const { return (value - mean[c]) / sigma[c]; }
+  __device__ float dz(float value, float dy, int c, int n) const {  // n: how many values a channel has
+    return gamma[c] / sigma[c] * (dy - dbeta[c] / n - zhat(value, c) * dgamma[c] / n);
+  }
+};
+
 // A block for each channel.
-__global__ void bn_statistics(float* mean, float* sigma, const float* z, int batch, int area) {
-  const int c = blockIdx.x, channels = gridDim.x, count = batch * area;
-  const auto at = [&](int k) { return z[(k / area * channels + c) * area + k % area]; };
+__global__ void bn_statistics(Layer l, int batch) {
+  const int c = blockIdx.x, area = 4 * l.side * l.side, count = batch * area;
+  const auto at = [&](int k) { return l.z[(k / area * l.channels + c) * area + k % area]; };
   float sum = 0, squares = 0;
   for (int k = threadIdx.x; k < count; k += blockDim.x) sum += at(k);
   const float centre = block_sum(sum) / count;
   for (int k = threadIdx.x; k < count; k += blockDim.x) squares += (at(k) - centre) * (at(k) - centre);
   squares = block_sum(squares);
-  if (threadIdx.x == 0) mean[c] = centre, sigma[c] = sqrtf(squares / count + 1e-5f);
+  if (threadIdx.x == 0) l.mean[c] = centre, l.sigma[c] = sqrtf(squares / count + 1e-5f);
 }
 
-// Batch norm, ReLU and pool in one: y is never stored. A thread for each window.
-__global__ void bn_pool_forward(float* a, byte* route, const float* z, const float* mean, const float* sigma,
-                                const float* gamma, const float* beta, int channels, int side, int count) {
+// Batch norm, ReLU and pooling in one, a thread for each window: y is never stored.
+__global__ void bn_pool_forward(Layer l, int count) {
   const int k = blockIdx.x * blockDim.x + threadIdx.x;
   if (k >= count) return;
-  const int c = k / (side * side) % channels;
-  const float* window = z + 4 * (k / side) * side + 2 * (k % side);
+  const int c = l.channel(k);
   float best = 0;
   byte choice = 4;
   for (int cell = 0; cell < 4; ++cell) {
-    const float y = (window[cell / 2 * 2 * side + cell % 2] - mean[c]) / sigma[c] * gamma[c] + beta[c];
+    const float y = l.gamma[c] * l.zhat(l.z[l.cell(k, cell)], c) + l.beta[c];
     if (y > best) best = y, choice = cell;
   }
-  a[k] = best;
-  route[k] = choice;
+  l.a[k] = best;
+  l.route[k] = choice;
 }
 
 // The sums of batch norm's gradient: only the cell that a window chose has one, so a quarter of z is read.
-__global__ void bn_pool_sums(float* dgamma, float* dbeta, const float* da, const byte* route, const float* z,
-                             const float* mean, const float* sigma, int batch, int side) {
-  const int c = blockIdx.x, channels = gridDim.x, area = side * side;
+__global__ void bn_pool_sums(Layer l, int batch) {
+  const int c = blockIdx.x, area = l.side * l.side;
   float sum = 0, sum_zhat = 0;
   for (int n = threadIdx.x; n < batch * area; n += blockDim.x) {
-    const int k = (n / area * channels + c) * area + n % area, cell = route[k];
-    if (cell == 4) continue;
-    sum += da[k];
-    sum_zhat +=
-        da[k] * (z[4 * (k / side) * side + 2 * (k % side) + cell / 2 * 2 * side + cell % 2] - mean[c]) / sigma[c];
+    const int k = (n / area * l.channels + c) * area + n % area;
+    if (l.route[k] == 4) continue;
+    sum += l.da[k];
+    sum_zhat += l.da[k] * l.zhat(l.z[l.cell(k, l.route[k])], c);
   }
   sum = block_sum(sum);
   sum_zhat = block_sum(sum_zhat);
-  if (threadIdx.x == 0) dbeta[c] = sum, dgamma[c] = sum_zhat;
+  if (threadIdx.x == 0) l.dbeta[c] = sum, l.dgamma[c] = sum_zhat;
 }
 
-// dz at one cell of a window. n: how many values a channel has.
-__device__ float dz_of(int cell, float z, float da, byte route, float mean, float sigma, float gamma, float dgamma,
-                       float dbeta, int n) {
-  return gamma / sigma * ((cell == route ? da : 0) - dbeta / n - (z - mean) / sigma * dgamma / n);
-}
-
-__global__ void bn_pool_backward(float* dz, const float* da, const byte* route, const float* z, const float* mean,
-                                 const float* sigma, const float* gamma, const float* dgamma, const float* dbeta,
-                                 int channels, int side, int count) {
+__global__ void bn_pool_backward(float* dz, Layer l, int count) {
   const int k = blockIdx.x * blockDim.x + threadIdx.x;
   if (k >= count) return;
-  const int c = k / (side * side) % channels, window = 4 * (k / side) * side + 2 * (k % side);
   for (int cell = 0; cell < 4; ++cell) {
-    const int at = window + cell / 2 * 2 * side + cell % 2;
-    dz[at] =
-        dz_of(cell, z[at], da[k], route[k], mean[c], sigma[c], gamma[c], dgamma[c], dbeta[c], 4 * count / channels);
+    const int at = l.cell(k, cell);
+    dz[at] = l.dz(l.z[at], cell == l.route[k] ? l.da[k] : 0, l.channel(k), 4 * count / l.channels);
   }
 }
 
 // conv1 has no gradient to pass on, so dz1 is made where it is used. A block for each channel and slice of the batch.
-__global__ void conv1_backward_weight(float* slices, const byte* images, const float* da, const byte* route,
-                                      const float* z, const float* mean, const float* sigma, const float* gamma,
-                                      const float* dgamma, const float* dbeta, int batch) {
-  const int o = blockIdx.x, each = (batch + gridDim.y - 1) / gridDim.y, n = batch * PIXELS;
-  const int begin = blockIdx.y * each, count = (min(begin + each, batch) - begin) * PIXELS;
+__global__ void conv1_backward_weight(float* slices, const byte* images, Layer l, int batch) {
+  const int o = blockIdx.x, each = (batch + gridDim.y - 1) / gridDim.y, begin = blockIdx.y * each;
+  const int count = (min(begin + each, batch) - begin) * PIXELS;
   float sums[9] = {};
   for (int k = threadIdx.x; k < count; k += blockDim.x) {
     const int b = begin + k / PIXELS, r = k % PIXELS / SIDE, s = k % SIDE, plane = b * CHANNELS1 + o;
-    const int pooled = plane * AREA1 + r / 2 * SIDE1 + s / 2;
-    const float dz = dz_of(r % 2 * 2 + s % 2, z[plane * PIXELS + k % PIXELS], da[pooled], route[pooled], mean[o],
-                           sigma[o], gamma[o], dgamma[o], dbeta[o], n);
+    const int pooled = plane * AREA1 + r / 2 * SIDE1 + s / 2, cell = r % 2 * 2 + s % 2;
+    const float dy = cell == l.route[pooled] ? l.da[pooled] : 0;
+    const float dz = l.dz(l.z[plane * PIXELS + k % PIXELS], dy, o, batch * PIXELS);
     for (int tap = 0; tap < 9; ++tap) sums[tap] += dz * pixel(images + b * PIXELS, r + tap / 3 - 1, s + tap % 3 - 1);
   }
   for (int tap = 0; tap < 9; ++tap) {
@@ -379,70 +346,76 @@ T* uploaded(const T* values, size_t count) {
 
 constexpr int SLICES1 = 16, SLICES2 = 32, FC1_SLICES = 28;
 
-struct Arrays {
-  float *z1, *a1, *z2, *a2, *fc1, *h, *dlogits, *du, *da2, *dz2, *da1, *conv1_slices, *conv2_slices;
-  float *mean1, *sigma1, *mean2, *sigma2;
-  byte *route1, *route2, *answers;
+struct Network {
+  Layer layer1, layer2;
+  float *w, *g, *fc1, *h, *dlogits, *du, *dz2, *conv1_slices, *conv2_slices;
+  byte* answers;
+  int batch;
 
-  explicit Arrays(int batch) {
-    const size_t size1 = size_t(batch) * CHANNELS1 * AREA1, size2 = size_t(batch) * FEATURES;
-    z1 = allocate<float>(4 * size1), a1 = allocate<float>(size1), da1 = allocate<float>(size1);
-    z2 = allocate<float>(4 * size2), a2 = allocate<float>(size2), da2 = allocate<float>(size2);
-    dz2 = allocate<float>(4 * size2), fc1 = allocate<float>(FC1_SLICES * batch * HIDDEN);
-    h = allocate<float>(batch * HIDDEN), du = allocate<float>(batch * HIDDEN),
-    dlogits = allocate<float>(batch * CLASSES);
+  Layer make_layer(int channels, int side, int bn_w, int bn_b) const {
+    const size_t size = size_t(batch) * channels * side * side;
+    Layer l{channels, side, allocate<float>(4 * size), allocate<float>(size), allocate<float>(size)};
+    l.mean = allocate<float>(channels), l.sigma = allocate<float>(channels), l.route = allocate<byte>(size);
+    l.gamma = w + bn_w, l.beta = w + bn_b, l.dgamma = g + bn_w, l.dbeta = g + bn_b;
+    return l;
+  }
+
+  Network(const float* weights, int batch) : batch(batch) {
+    w = uploaded(weights, PARAMETERS), g = allocate<float>(PARAMETERS);
+    CHECK(cudaMemset(g, 0, PARAMETERS * sizeof(float)));  // the convolutions' biases keep it
+    layer1 = make_layer(CHANNELS1, SIDE1, BN1_W, BN1_B), layer2 = make_layer(CHANNELS2, SIDE2, BN2_W, BN2_B);
+    fc1 = allocate<float>(FC1_SLICES * batch * HIDDEN), dz2 = allocate<float>(4 * batch * FEATURES);
+    h = allocate<float>(batch * HIDDEN), du = allocate<float>(batch * HIDDEN);
+    dlogits = allocate<float>(batch * CLASSES), answers = allocate<byte>(batch);
     conv1_slices = allocate<float>(SLICES1 * CHANNELS1 * 9);
     conv2_slices = allocate<float>(SLICES2 * CHANNELS2 * CHANNELS1 * 9);
-    for (float** array : {&mean1, &sigma1, &mean2, &sigma2}) *array = allocate<float>(CHANNELS2);
-    route1 = allocate<byte>(size1), route2 = allocate<byte>(size2), answers = allocate<byte>(batch);
+  }
+
+  static unsigned blocks(int count) { return (count + 255) / 256; }
+
+  void forward(float* losses, const byte* images, const byte* labels) const {
+    const int windows1 = batch * CHANNELS1 * AREA1, windows2 = batch * FEATURES;
+    conv1_forward<<<blocks(batch * PIXELS), 256>>>(layer1.z, images, w + CONV1_W, w + CONV1_B, batch);
+    bn_statistics<<<CHANNELS1, 1024>>>(layer1, batch);
+    bn_pool_forward<<<blocks(windows1), 256>>>(layer1, windows1);
+    const Conv2<CHANNELS1, CHANNELS2, false> conv2{layer2.z, layer1.a, w + CONV2_W, w + CONV2_B};
+    run(conv2, batch * AREA1, CHANNELS2, CHANNELS1 * 9);
+    bn_statistics<<<CHANNELS2, 1024>>>(layer2, batch);
+    bn_pool_forward<<<blocks(windows2), 256>>>(layer2, windows2);
+    const Matrices<true, true> product{fc1, layer2.a, w + FC1_W, FEATURES, 1, 1, FEATURES, HIDDEN, batch * HIDDEN};
+    run(product, batch, HIDDEN, FEATURES, FC1_SLICES);
+    head<<<batch, HIDDEN>>>(h, dlogits, du, losses, answers, fc1, FC1_SLICES, w, labels, batch);
+    CHECK(cudaGetLastError());
+  }
+
+  void backward(const byte* images, float rate) const {
+    const int windows2 = batch * FEATURES;
+    const Matrices<false, false> fc1_weight{g + FC1_W, du, layer2.a, 1, HIDDEN, FEATURES, 1, FEATURES};
+    run(fc1_weight, HIDDEN, FEATURES, batch);
+    const Matrices<true, false> fc1_data{layer2.da, du, w + FC1_W, HIDDEN, 1, FEATURES, 1, FEATURES};
+    run(fc1_data, batch, FEATURES, HIDDEN);
+    bn_pool_sums<<<CHANNELS2, 1024>>>(layer2, batch);
+    bn_pool_backward<<<blocks(windows2), 256>>>(dz2, layer2, windows2);
+    run(Conv2BackwardWeight{conv2_slices, dz2, layer1.a}, CHANNELS2, CHANNELS1 * 9, batch * AREA1, SLICES2);
+    const Conv2<CHANNELS2, CHANNELS1, true> conv2_data{layer1.da, dz2, w + CONV2_W};
+    run(conv2_data, batch * AREA1, CHANNELS1, CHANNELS2 * 9);
+    bn_pool_sums<<<CHANNELS1, 1024>>>(layer1, batch);
+    conv1_backward_weight<<<dim3(CHANNELS1, SLICES1), 256>>>(conv1_slices, images, layer1, batch);
+    update<<<blocks(PARAMETERS), 256>>>(w, g, rate, conv1_slices, SLICES1, conv2_slices, SLICES2, dlogits, h, du,
+                                        batch);
+    CHECK(cudaGetLastError());
   }
 };
-
-unsigned blocks(int count) { return (count + 255) / 256; }
-
-void forward(const Arrays& s, float* losses, const float* w, const byte* images, const byte* labels, int batch) {
-  const int windows1 = batch * CHANNELS1 * AREA1, windows2 = batch * FEATURES;
-  conv1_forward<<<blocks(batch * PIXELS), 256>>>(s.z1, images, w + CONV1_W, w + CONV1_B, batch);
-  bn_statistics<<<CHANNELS1, 1024>>>(s.mean1, s.sigma1, s.z1, batch, PIXELS);
-  bn_pool_forward<<<blocks(windows1), 256>>>(s.a1, s.route1, s.z1, s.mean1, s.sigma1, w + BN1_W, w + BN1_B, CHANNELS1,
-                                             SIDE1, windows1);
-  run(Conv2Forward{s.z2, s.a1, w + CONV2_W, w + CONV2_B}, batch * AREA1, CHANNELS2, CHANNELS1 * 9);
-  bn_statistics<<<CHANNELS2, 1024>>>(s.mean2, s.sigma2, s.z2, batch, AREA1);
-  bn_pool_forward<<<blocks(windows2), 256>>>(s.a2, s.route2, s.z2, s.mean2, s.sigma2, w + BN2_W, w + BN2_B, CHANNELS2,
-                                             SIDE2, windows2);
-  run(Fc1Forward{s.fc1, s.a2, w + FC1_W, batch}, batch, HIDDEN, FEATURES, FC1_SLICES);
-  head<<<batch, HIDDEN>>>(s.h, s.dlogits, s.du, losses, s.answers, s.fc1, FC1_SLICES, w, labels, batch);
-  CHECK(cudaGetLastError());
-}
-
-void backward(const Arrays& s, float* w, float* g, float rate, const byte* images, int batch) {
-  const int windows2 = batch * FEATURES;
-  run(Fc1BackwardWeight{g + FC1_W, s.du, s.a2}, HIDDEN, FEATURES, batch);
-  run(Fc1BackwardData{s.da2, s.du, w + FC1_W}, batch, FEATURES, HIDDEN);
-  bn_pool_sums<<<CHANNELS2, 1024>>>(g + BN2_W, g + BN2_B, s.da2, s.route2, s.z2, s.mean2, s.sigma2, batch, SIDE2);
-  bn_pool_backward<<<blocks(windows2), 256>>>(s.dz2, s.da2, s.route2, s.z2, s.mean2, s.sigma2, w + BN2_W, g + BN2_W,
-                                              g + BN2_B, CHANNELS2, SIDE2, windows2);
-  run(Conv2BackwardWeight{s.conv2_slices, s.dz2, s.a1}, CHANNELS2, CHANNELS1 * 9, batch * AREA1, SLICES2);
-  run(Conv2BackwardData{s.da1, s.dz2, w + CONV2_W}, batch * AREA1, CHANNELS1, CHANNELS2 * 9);
-  bn_pool_sums<<<CHANNELS1, 1024>>>(g + BN1_W, g + BN1_B, s.da1, s.route1, s.z1, s.mean1, s.sigma1, batch, SIDE1);
-  conv1_backward_weight<<<dim3(CHANNELS1, SLICES1), 256>>>(s.conv1_slices, images, s.da1, s.route1, s.z1, s.mean1,
-                                                           s.sigma1, w + BN1_W, g + BN1_W, g + BN1_B, batch);
-  update<<<blocks(PARAMETERS), 256>>>(w, g, rate, s.conv1_slices, SLICES1, s.conv2_slices, SLICES2, s.dlogits, s.h,
-                                      s.du, batch);
-  CHECK(cudaGetLastError());
-}
 
 int main(int argc, char** argv) {
   if (argc < 2) return fprintf(stderr, "usage: %s start.bin [gradients.bin]\n", argv[0]), 2;
   const Start start = read_start(argv[1]);
   const int batch = start.batch, steps = start.steps;
-  const Arrays arrays(batch);
-  float *w = uploaded(start.weights, PARAMETERS), *g = allocate<float>(PARAMETERS),
-        *losses = allocate<float>(steps * batch);
+  const Network network(start.weights, batch);
+  float* losses = allocate<float>(steps * batch);
   const byte* images = uploaded(start.images, size_t(steps) * batch * PIXELS);
   const byte* labels = uploaded(start.labels, size_t(steps) * batch);
   const byte* test_images = uploaded(start.test_images, size_t(start.tests) * PIXELS);
-  CHECK(cudaMemset(g, 0, PARAMETERS * sizeof(float)));  // the convolutions' biases keep it
 
   cudaEvent_t begin, end;  // moments in the stream: between them the host's clock would time the queueing of kernels
   CHECK(cudaEventCreate(&begin));
@@ -450,11 +423,11 @@ int main(int argc, char** argv) {
   for (int step = 0; step < steps; ++step) {
     if (step == 10) CHECK(cudaEventRecord(begin));  // the first steps warm up
     const byte* now = images + size_t(step) * batch * PIXELS;
-    forward(arrays, losses + step * batch, w, now, labels + step * batch, batch);
-    backward(arrays, w, g, start.rate, now, batch);
+    network.forward(losses + step * batch, now, labels + step * batch);
+    network.backward(now, start.rate);
     if (step == 0 && argc > 2) {
       std::vector<float> values(PARAMETERS);
-      CHECK(cudaMemcpy(values.data(), g, PARAMETERS * sizeof(float), cudaMemcpyDeviceToHost));
+      CHECK(cudaMemcpy(values.data(), network.g, PARAMETERS * sizeof(float), cudaMemcpyDeviceToHost));
       FILE* file = fopen(argv[2], "wb");
       if (!file || fwrite(values.data(), 4, PARAMETERS, file) != PARAMETERS || fclose(file)) perror(argv[2]), exit(1);
     }
@@ -474,9 +447,9 @@ int main(int argc, char** argv) {
   }
   int right = 0, seen = 0;
   std::vector<byte> answers(batch);
-  for (; seen + batch <= start.tests; seen += batch) {  // each batch by its own mean and variance
-    forward(arrays, losses, w, test_images + size_t(seen) * PIXELS, labels, batch);
-    CHECK(cudaMemcpy(answers.data(), arrays.answers, batch, cudaMemcpyDeviceToHost));
+  for (; seen + batch <= start.tests; seen += batch) {                     // each batch by its own mean and variance
+    network.forward(losses, test_images + size_t(seen) * PIXELS, labels);  // whatever the labels
+    CHECK(cudaMemcpy(answers.data(), network.answers, batch, cudaMemcpyDeviceToHost));
     for (int b = 0; b < batch; ++b) right += answers[b] == start.test_labels[seen + b];
   }
   printf("%.2f %% of the test images are right\n", 100.0 * right / seen);

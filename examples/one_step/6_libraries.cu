@@ -9,6 +9,7 @@
 #include <cuda_runtime.h>
 #include <cudnn.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -43,24 +44,22 @@ struct Start {
   byte *images, *labels, *test_images, *test_labels;
 };
 
-template <class T>
-T* read_part(FILE* file, size_t count) {
-  T* part = (T*)malloc(count * sizeof(T));
-  if (!part || fread(part, sizeof(T), count, file) != count) fprintf(stderr, "start.bin is cut short\n"), exit(1);
-  return part;
-}
-
 Start read_start(const char* path) {
   FILE* file = fopen(path, "rb");
   if (!file) perror(path), exit(1);
+  fseek(file, 0, SEEK_END);
+  const size_t size = ftell(file);
+  rewind(file);
+  char* all = (char*)malloc(size);
   Start s;
-  if (fread(&s, 4, 4, file) != 4) fprintf(stderr, "%s is cut short\n", path), exit(1);  // the first four numbers
-  s.weights = read_part<float>(file, PARAMETERS);
-  s.images = read_part<byte>(file, (size_t)s.steps * s.batch * PIXELS);
-  s.labels = read_part<byte>(file, (size_t)s.steps * s.batch);
-  s.test_images = read_part<byte>(file, (size_t)s.tests * PIXELS);
-  s.test_labels = read_part<byte>(file, s.tests);
-  fclose(file);
+  if (!all || size < 16 || fread(all, 1, size, file) != size) fprintf(stderr, "%s: cannot be read\n", path), exit(1);
+  memcpy(&s, all, 16);  // its first four members
+  s.weights = (float*)(all + 16);
+  s.images = (byte*)(s.weights + PARAMETERS);
+  s.labels = s.images + (size_t)s.steps * s.batch * PIXELS;
+  s.test_images = s.labels + s.steps * s.batch;
+  s.test_labels = s.test_images + (size_t)s.tests * PIXELS;
+  if ((char*)s.test_labels + s.tests != all + size) fprintf(stderr, "%s: has another size\n", path), exit(1);
   return s;
 }
 
@@ -325,10 +324,7 @@ int main(int argc, char** argv) {
     CHECK(cudaMemcpy(log_p.data(), network.log_p, log_p.size() * sizeof(float), cudaMemcpyDeviceToHost));
     for (int b = 0; b < batch; ++b) {
       const float* row = &log_p[b * CLASSES];
-      int best = 0;
-      for (int k = 1; k < CLASSES; ++k)
-        if (row[k] > row[best]) best = k;
-      right += best == start.test_labels[seen + b];
+      right += std::max_element(row, row + CLASSES) - row == start.test_labels[seen + b];
     }
   }
   printf("%.2f %% of the test images are right\n", 100.0 * right / seen);

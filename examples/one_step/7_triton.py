@@ -1,7 +1,6 @@
-"""7. Triton: the kernels of 5_tiled.cu in Python. A program owns a tile; which thread has what is the compiler's choice.
+"""7. Triton: the kernels of 5_tiled.cu in Python. A program owns a tile; the compiler hands it out to threads.
 
-    python 7_triton.py start.bin [gradients.bin]                     # on a GPU
-    TRITON_INTERPRET=1 python 7_triton.py start.bin [gradients.bin]  # by NumPy, to try: slow
+    python 7_triton.py start.bin [gradients.bin]        # with TRITON_INTERPRET=1 before it by NumPy: slow, to try it
 
 9_engine.py --write makes start.bin, with the initial weights and all batches. PyTorch gives memory and small sums.
 """
@@ -23,15 +22,13 @@ SHAPES = {
 
 
 @triton.jit
-def matmul_kernel(
-    c, a, b, bias, rows, columns, depth, a_row, a_k, b_k, b_column, RELU: tl.constexpr, TILE: tl.constexpr, K: tl.constexpr
-):  # fmt: skip
-    """c = a b + bias for any strides of a and b, so also for transposed ones. A program makes TILE x TILE of it."""
-    m = tl.program_id(0) * TILE + tl.arange(0, TILE)[:, None]
-    n = tl.program_id(1) * TILE + tl.arange(0, TILE)[None, :]
-    total = tl.zeros((TILE, TILE), tl.float32)
-    for k0 in range(0, depth, K):
-        ka, kb = k0 + tl.arange(0, K)[None, :], k0 + tl.arange(0, K)[:, None]
+def matmul_kernel(c, a, b, bias, rows, columns, depth, a_row, a_k, b_k, b_column, RELU: tl.constexpr):
+    """c = a b + bias for any strides of a and b, so also for transposed ones. A program makes 32 x 32 of it."""
+    m = tl.program_id(0) * 32 + tl.arange(0, 32)[:, None]
+    n = tl.program_id(1) * 32 + tl.arange(0, 32)[None, :]
+    total = tl.zeros((32, 32), tl.float32)
+    for k0 in range(0, depth, 32):
+        ka, kb = k0 + tl.arange(0, 32)[None, :], k0 + tl.arange(0, 32)[:, None]
         left = tl.load(a + m * a_row + ka * a_k, (m < rows) & (ka < depth), 0.0)
         right = tl.load(b + kb * b_k + n * b_column, (kb < depth) & (n < columns), 0.0)
         total = tl.dot(left, right, total, input_precision="ieee")  # float32 as it is, not tf32
@@ -51,17 +48,15 @@ def neighbours(x, b, channel, position, tap, channels, SIDE: tl.constexpr, mask)
 
 
 @triton.jit
-def convolve_kernel(
-    z, x, w, bias, batch, inputs, SIDE: tl.constexpr, OUTPUTS: tl.constexpr, TILE: tl.constexpr, K: tl.constexpr
-):  # fmt: skip
+def convolve_kernel(z, x, w, bias, batch, inputs, SIDE: tl.constexpr, OUTPUTS: tl.constexpr):
     """A product of neighbourhoods (rows) and filters (columns): k counts taps of all input channels."""
-    m = tl.program_id(0) * TILE + tl.arange(0, TILE)[:, None]
+    m = tl.program_id(0) * 64 + tl.arange(0, 64)[:, None]
     n = tl.arange(0, OUTPUTS)[None, :]
     AREA: tl.constexpr = SIDE * SIDE
     b, position, depth = m // AREA, m % AREA, inputs * 9
-    total = tl.zeros((TILE, OUTPUTS), tl.float32)
-    for k0 in range(0, depth, K):
-        ka, kb = k0 + tl.arange(0, K)[None, :], k0 + tl.arange(0, K)[:, None]
+    total = tl.zeros((64, OUTPUTS), tl.float32)
+    for k0 in range(0, depth, 16):
+        ka, kb = k0 + tl.arange(0, 16)[None, :], k0 + tl.arange(0, 16)[:, None]
         left = neighbours(x, b, ka // 9, position, ka % 9, inputs, SIDE, (b < batch) & (ka < depth))
         right = tl.load(w + n * depth + kb, kb < depth, 0.0)
         total = tl.dot(left, right, total, input_precision="ieee")
@@ -71,36 +66,34 @@ def convolve_kernel(
 
 
 @triton.jit
-def convolve_weight_kernel(
-    slices, dz, x, batch, each, inputs,
-    SIDE: tl.constexpr, OUTPUTS: tl.constexpr, TILE: tl.constexpr, K: tl.constexpr,
-):  # fmt: skip
+def convolve_weight_kernel(slices, dz, x, batch, each, inputs, SIDE: tl.constexpr, OUTPUTS: tl.constexpr):
     """dw sums over all positions of the batch: `each` of them a program, whose sums PyTorch adds."""
-    n, slice = tl.program_id(0) * TILE + tl.arange(0, TILE)[None, :], tl.program_id(1)
+    n, slice = tl.program_id(0) * 64 + tl.arange(0, 64)[None, :], tl.program_id(1)
     o = tl.arange(0, OUTPUTS)[:, None]
     AREA: tl.constexpr = SIDE * SIDE
-    total = tl.zeros((OUTPUTS, TILE), tl.float32)
-    for k0 in range(slice * each, (slice + 1) * each, K):
-        ka, kb = k0 + tl.arange(0, K)[None, :], k0 + tl.arange(0, K)[:, None]
+    total = tl.zeros((OUTPUTS, 64), tl.float32)
+    for k0 in range(slice * each, (slice + 1) * each, 32):
+        ka, kb = k0 + tl.arange(0, 32)[None, :], k0 + tl.arange(0, 32)[:, None]
         left = tl.load(dz + (ka // AREA * OUTPUTS + o) * AREA + ka % AREA, ka < batch * AREA, 0.0)
-        mask = (kb < batch * AREA) & (n < inputs * 9)
-        right = neighbours(x, kb // AREA, n // 9, kb % AREA, n % 9, inputs, SIDE, mask)
+        right = neighbours(
+            x, kb // AREA, n // 9, kb % AREA, n % 9, inputs, SIDE, (kb < batch * AREA) & (n < inputs * 9)
+        )
         total = tl.dot(left, right, total, input_precision="ieee")
     tl.store(slices + (slice * OUTPUTS + o) * inputs * 9 + n, total, n < inputs * 9)
 
 
 @triton.jit
-def bn_statistics_kernel(mean, sigma, z, batch, channels, AREA: tl.constexpr, BLOCK: tl.constexpr):
+def bn_statistics_kernel(mean, sigma, z, batch, channels, AREA: tl.constexpr):
     """A program for each channel: its mean, then its deviation from that mean."""
     c, count = tl.program_id(0), batch * AREA
-    total = tl.zeros((BLOCK,), tl.float32)
-    for k0 in range(0, count, BLOCK):
-        k = k0 + tl.arange(0, BLOCK)
+    total = tl.zeros((1024,), tl.float32)
+    for k0 in range(0, count, 1024):
+        k = k0 + tl.arange(0, 1024)
         total += tl.load(z + (k // AREA * channels + c) * AREA + k % AREA, k < count, 0.0)
     centre = tl.sum(total) / count
-    squares = tl.zeros((BLOCK,), tl.float32)
-    for k0 in range(0, count, BLOCK):
-        k = k0 + tl.arange(0, BLOCK)
+    squares = tl.zeros((1024,), tl.float32)
+    for k0 in range(0, count, 1024):
+        k = k0 + tl.arange(0, 1024)
         d = tl.load(z + (k // AREA * channels + c) * AREA + k % AREA, k < count, centre) - centre
         squares += d * d
     tl.store(mean + c, centre)
@@ -108,14 +101,12 @@ def bn_statistics_kernel(mean, sigma, z, batch, channels, AREA: tl.constexpr, BL
 
 
 @triton.jit
-def bn_pool_kernel(
-    a, route, z, mean, sigma, gamma, beta, count, channels, SIDE: tl.constexpr, BLOCK: tl.constexpr
-):  # fmt: skip
+def bn_pool_kernel(a, route, z, mean, sigma, gamma, beta, count, channels, SIDE: tl.constexpr):
     """Batch norm, ReLU and pooling. SIDE: of what is pooled; route: the cell of each window, 4 for none above 0."""
-    k = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    k = tl.program_id(0) * 256 + tl.arange(0, 256)
     mask, c, window = k < count, k // (SIDE * SIDE) % channels, 4 * (k // SIDE) * SIDE + 2 * (k % SIDE)
     scale = tl.load(gamma + c) / tl.load(sigma + c)
-    best, choice = tl.zeros((BLOCK,), tl.float32), tl.full((BLOCK,), 4, tl.int8)
+    best, choice = tl.zeros((256,), tl.float32), tl.full((256,), 4, tl.int8)
     for cell in tl.static_range(4):
         value = tl.load(z + window + cell // 2 * 2 * SIDE + cell % 2, mask, 0.0)
         y = (value - tl.load(mean + c)) * scale + tl.load(beta + c)
@@ -126,14 +117,12 @@ def bn_pool_kernel(
 
 
 @triton.jit
-def bn_pool_sums_kernel(
-    dgamma, dbeta, da, route, z, mean, sigma, batch, channels, SIDE: tl.constexpr, BLOCK: tl.constexpr
-):  # fmt: skip
+def bn_pool_sums_kernel(dgamma, dbeta, da, route, z, mean, sigma, batch, channels, SIDE: tl.constexpr):
     """The sums of batch norm's gradient; only the cell that a window chose has one."""
     c, count = tl.program_id(0), batch * SIDE * SIDE
-    total, total_zhat = tl.zeros((BLOCK,), tl.float32), tl.zeros((BLOCK,), tl.float32)
-    for n0 in range(0, count, BLOCK):
-        n = n0 + tl.arange(0, BLOCK)
+    total, total_zhat = tl.zeros((1024,), tl.float32), tl.zeros((1024,), tl.float32)
+    for n0 in range(0, count, 1024):
+        n = n0 + tl.arange(0, 1024)
         k = (n // (SIDE * SIDE) * channels + c) * SIDE * SIDE + n % (SIDE * SIDE)
         cell = tl.load(route + k, n < count, 4)
         mask = cell < 4
@@ -146,44 +135,41 @@ def bn_pool_sums_kernel(
 
 
 @triton.jit
-def bn_pool_backward_kernel(
-    dz, da, route, z, mean, sigma, gamma, dgamma, dbeta, count, channels, SIDE: tl.constexpr, BLOCK: tl.constexpr
-):  # fmt: skip
-    k = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+def bn_pool_backward_kernel(dz, da, route, z, mean, sigma, gamma, dgamma, dbeta, count, channels, SIDE: tl.constexpr):
+    k = tl.program_id(0) * 256 + tl.arange(0, 256)
     mask, c, window = k < count, k // (SIDE * SIDE) % channels, 4 * (k // SIDE) * SIDE + 2 * (k % SIDE)
-    n = 4 * count // channels  # values of a channel
     deviation, grad, chosen = tl.load(sigma + c), tl.load(da + k, mask, 0.0), tl.load(route + k, mask, 4)
     for cell in tl.static_range(4):
         at = window + cell // 2 * 2 * SIDE + cell % 2
         zhat = (tl.load(z + at, mask, 0.0) - tl.load(mean + c)) / deviation
         dy = tl.where(chosen == cell, grad, 0.0)
-        centred = dy - tl.load(dbeta + c) / n - zhat * tl.load(dgamma + c) / n
+        centred = dy - (tl.load(dbeta + c) + zhat * tl.load(dgamma + c)) / (4 * count // channels)
         tl.store(dz + at, tl.load(gamma + c) / deviation * centred, mask)
 
 
 @triton.jit
-def loss_kernel(losses, dlogits, logits, labels, batch, CLASSES: tl.constexpr, BLOCK: tl.constexpr):
+def loss_kernel(losses, dlogits, logits, labels, batch):
     """Log-softmax, loss and its gradient, a program for each image."""
-    b, k = tl.program_id(0), tl.arange(0, BLOCK)
-    row = tl.load(logits + b * CLASSES + k, k < CLASSES, -float("inf"))
+    b, k = tl.program_id(0), tl.arange(0, 16)
+    row = tl.load(logits + b * 10 + k, k < 10, -float("inf"))
     label = tl.load(labels + b).to(tl.int32)
     shifted = row - tl.max(row)
     log_p = shifted - tl.log(tl.sum(tl.exp(shifted)))
     tl.store(losses + b, -tl.sum(tl.where(k == label, log_p, 0.0)))
-    tl.store(dlogits + b * CLASSES + k, (tl.exp(log_p) - (k == label)) / batch, k < CLASSES)
+    tl.store(dlogits + b * 10 + k, (tl.exp(log_p) - (k == label)) / batch, k < 10)
 
 
 def matmul(a, b, bias=None, relu=False):
     c = a.new_empty(len(a), b.shape[1])
     grid = triton.cdiv(len(a), 32), triton.cdiv(b.shape[1], 32)
-    matmul_kernel[grid](c, a, b, bias, *c.shape, a.shape[1], *a.stride(), *b.stride(), relu, 32, 32)
+    matmul_kernel[grid](c, a, b, bias, *c.shape, a.shape[1], *a.stride(), *b.stride(), relu)
     return c
 
 
 def convolve(x, w, bias=None):
     batch, inputs, side, _ = x.shape
     z = x.new_empty(batch, len(w), side, side)
-    convolve_kernel[(triton.cdiv(batch * side * side, 64),)](z, x, w, bias, batch, inputs, side, len(w), 64, 16)
+    convolve_kernel[(triton.cdiv(batch * side * side, 64),)](z, x, w, bias, batch, inputs, side, len(w))
     return z
 
 
@@ -191,28 +177,29 @@ def convolve_weight(dz, x):
     (batch, inputs, side, _), outputs = x.shape, dz.shape[1]
     each = 32 * triton.cdiv(batch * side * side, 32 * 32)
     slices = x.new_empty(triton.cdiv(batch * side * side, each), outputs, inputs, 3, 3)
-    grid = triton.cdiv(inputs * 9, 64), len(slices)
-    convolve_weight_kernel[grid](slices, dz, x, batch, each, inputs, side, outputs, 64, 32)
+    convolve_weight_kernel[triton.cdiv(inputs * 9, 64), len(slices)](slices, dz, x, batch, each, inputs, side, outputs)
     return slices.sum(0)
 
 
 def bn_pool(z, gamma, beta):
     batch, channels, side, _ = z.shape
     mean, sigma = torch.empty_like(gamma), torch.empty_like(gamma)
-    bn_statistics_kernel[(channels,)](mean, sigma, z, batch, channels, side * side, 1024)
+    bn_statistics_kernel[(channels,)](mean, sigma, z, batch, channels, side * side)
     a = z.new_empty(batch, channels, side // 2, side // 2)
     route = torch.empty_like(a, dtype=torch.int8)
-    grid = (triton.cdiv(a.numel(), 256),)
-    bn_pool_kernel[grid](a, route, z, mean, sigma, gamma, beta, a.numel(), channels, side // 2, 256)
+    bn_pool_kernel[(triton.cdiv(a.numel(), 256),)](
+        a, route, z, mean, sigma, gamma, beta, a.numel(), channels, side // 2
+    )
     return a, (route, z, mean, sigma)
 
 
 def bn_pool_backward(da, saved, gamma):
     batch, channels, side, _ = da.shape
     dgamma, dbeta, dz = torch.empty_like(gamma), torch.empty_like(gamma), torch.empty_like(saved[1])
-    bn_pool_sums_kernel[(channels,)](dgamma, dbeta, da, *saved, batch, channels, side, 1024)
-    grid = (triton.cdiv(da.numel(), 256),)
-    bn_pool_backward_kernel[grid](dz, da, *saved, gamma, dgamma, dbeta, da.numel(), channels, side, 256)
+    bn_pool_sums_kernel[(channels,)](dgamma, dbeta, da, *saved, batch, channels, side)
+    bn_pool_backward_kernel[(triton.cdiv(da.numel(), 256),)](
+        dz, da, *saved, gamma, dgamma, dbeta, da.numel(), channels, side
+    )
     return dz, dgamma, dbeta
 
 
@@ -227,7 +214,7 @@ def forward(w, images):
 def backward(w, g, logits, labels, saved):
     x, a1, saved1, a2, saved2, h = saved
     losses, dlogits = logits.new_empty(len(x)), torch.empty_like(logits)
-    loss_kernel[(len(x),)](losses, dlogits, logits, labels, len(x), 10, 16)
+    loss_kernel[(len(x),)](losses, dlogits, logits, labels, len(x))
     g["fc2.weight"], g["fc2.bias"] = matmul(dlogits.T, h), dlogits.sum(0)
     du = matmul(dlogits, w["fc2.weight"]) * (h > 0)
     g["fc1.weight"], g["fc1.bias"] = matmul(du.T, a2.flatten(1)), du.sum(0)
@@ -242,44 +229,32 @@ def backward(w, g, logits, labels, saved):
 
 if __name__ == "__main__":
     content = np.fromfile(sys.argv[1], np.uint8)
-    (steps, batch, tests), rate = (
-        (int(n) for n in content[:12].view(np.int32)),
-        float(content[12:16].view(np.float32)[0]),
-    )
+    steps, batch, tests = (int(n) for n in content[:12].view(np.int32))
+    rate = float(content[12:16].view(np.float32)[0])
     sizes = [int(np.prod(shape)) for shape in SHAPES.values()]
-    ends = np.cumsum([4 * sum(sizes), 784 * steps * batch, steps * batch, 784 * tests])
-    weights, *data = (torch.from_numpy(part).to(DEVICE) for part in np.split(content[16:], ends))
-    images, labels, test_images, test_labels = (
-        data[0].view(-1, 1, 28, 28),
-        data[1],
-        data[2].view(-1, 1, 28, 28),
-        data[3],
-    )
+    lengths = 4 * sum(sizes), 784 * steps * batch, steps * batch, 784 * tests, tests
+    weights, images, labels, test_images, test_labels = torch.from_numpy(content[16:]).to(DEVICE).split(lengths)
     parts = weights.view(torch.float32).split(sizes)
     w = {name: part.view(shape) for (name, shape), part in zip(SHAPES.items(), parts, strict=True)}
     g = {name: torch.zeros_like(value) for name, value in w.items()}  # the convolutions' biases keep it
     losses = []
     for step in range(steps):
-        if step == 10:  # the first steps compile and warm up
-            torch.cuda.synchronize() if DEVICE == "cuda" else None
+        if step == 10:  # the first steps compile and warm up; to read a loss is to wait for the GPU
+            losses[-1].item()
             begin = time.perf_counter()
         now = slice(step * batch, (step + 1) * batch)
-        logits, saved = forward(w, images[now])
+        logits, saved = forward(w, images.view(-1, 1, 28, 28)[now])
         losses.append(backward(w, g, logits, labels[now], saved))
         if step == 0 and len(sys.argv) > 2:
             torch.cat([value.flatten() for value in g.values()]).cpu().numpy().tofile(sys.argv[2])
         for name, value in w.items():
             value -= rate * g[name]
-    losses = torch.stack(losses).tolist()  # waits for the GPU
-    if steps > 10:
-        seconds = (time.perf_counter() - begin) / (steps - 10)
+    losses, end = torch.stack(losses).tolist(), time.perf_counter()  # waits for the GPU
     for step, loss in enumerate(losses, 1):
         if step <= 10 or step % 10 == 0:
             print(f"step {step:3}  loss {loss:.5f}")
     if steps > 10:
-        print(f"{1e6 * seconds:.1f} us per step, mean of {steps - 10}")
+        print(f"{1e6 * (end - begin) / (steps - 10):.1f} us per step, mean of {steps - 10}")
     begins = range(0, tests - batch + 1, batch)  # each batch has its own mean and variance
-    right = [
-        (forward(w, test_images[k : k + batch])[0].argmax(1) == test_labels[k : k + batch]).float() for k in begins
-    ]
-    print(f"{100 * torch.cat(right).mean().item():.2f} % of the test images are right")
+    answers = torch.cat([forward(w, test_images.view(-1, 1, 28, 28)[k : k + batch])[0].argmax(1) for k in begins])
+    print(f"{100 * (answers == test_labels[: len(answers)]).float().mean().item():.2f} % of the test images are right")

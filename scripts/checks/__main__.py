@@ -26,6 +26,7 @@ CHECKS = {
     "trace": "when the thread blocks of a step of `fused` pass its trace points",
     "doubt": "how often `predict` doubts digits, letters and noise, and is right",
     "recipes": "which training reaches 99 % of the test images soonest, chosen on held-out ones",
+    "one-step": "the programs of examples/one_step against float64, and their times",
     "emulator-counters": "the emulator's sectors and turns of the banks against ncu's",
 }
 

@@ -52,7 +52,7 @@ html_theme_options = {
 
 CONTENTS = {  # below a page: a heading and its pages; a page that is in none of them is a warning
     "README": {
-        "Learn": ["docs/guide/README", "docs/judge", "docs/teachers"],
+        "Learn": ["docs/guide/README", "docs/one-step", "docs/judge", "docs/teachers"],
         "Use": [
             *("docs/install", "docs/commands", "docs/scripting", "docs/platforms", "examples/README", "docs/api"),
             *("docs/operators", "docs/ranks", "docs/wheels"),

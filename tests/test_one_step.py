@@ -83,6 +83,28 @@ def test_a_program_for_a_gpu_is_within_the_bounds(name, start, tmp_path):
     assert right, output
 
 
+@pytest.mark.parametrize("name", sorted(module("mistakes").MISTAKES))
+def test_a_mistake_is_made_in_its_program_as_it_is_today(name):
+    file, changes = module("mistakes").MISTAKES[name]
+    text = module("mistakes").broken(name)
+    assert text != (FOLDER / file).read_text()
+    assert all(wrong in text for wrong in changes.values())
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("name", "is_seen"), [(1, True), (2, True), (3, False), (4, False)])
+def test_a_mistake_is_seen_in_the_gradients_or_not(name, is_seen, start, tmp_path):
+    if reason := find_engine("naive").unavailable:
+        pytest.skip(reason)
+    mistakes = module("mistakes")
+    file, _ = mistakes.MISTAKES[f"mistake_{name}.cu"]
+    (tmp_path / file).write_text(mistakes.broken(f"mistake_{name}.cu"))
+    program = BY_NAME[file.removesuffix(".cu")]
+    command = one_step.build(program, tmp_path, source=tmp_path / file)
+    right, output = one_step.compared(program, command, start, tmp_path)
+    assert right != is_seen, output
+
+
 @pytest.mark.parametrize("name", ["4_naive", "5_tiled", "6_libraries", "8_tensor_cores"])
 def test_a_cuda_program_compiles(name, tmp_path):
     try:

@@ -64,9 +64,11 @@ def libraries(nvidia: Path) -> tuple[list[str], list[str]]:
     return flags, after
 
 
-def build(program: Program, folder: Path, *, nvidia: Path = NVIDIA, nvcc: str = "") -> list[str]:
+def build(
+    program: Program, folder: Path, *, source: Path | None = None, nvidia: Path = NVIDIA, nvcc: str = ""
+) -> list[str]:
     """Compile a program into a folder; the command that runs it. Raises Problem with what the compiler says."""
-    source, target = FOLDER / program.file, folder / program.name
+    source, target = source or FOLDER / program.file, folder / program.name
     if not program.compiler:
         return [python(), str(source)]
     flags, after = libraries(nvidia)

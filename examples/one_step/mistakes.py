@@ -21,8 +21,11 @@ MISTAKES = {
             "std::chrono::duration<float, std::milli>(after - before).count();",
         },
     ),
-    "mistake_4.cu": ("4_naive.cu", {"    forward(arrays, w, im": "    const Arrays arrays(batch);\n    forward(arrays, w, im"}),
-}  # fmt: skip
+    "mistake_4.cu": (
+        "4_naive.cu",
+        {"    forward(arrays, w, images": "    const Arrays arrays(batch);\n    forward(arrays, w, images"},
+    ),
+}
 
 
 def broken(name):

@@ -24,8 +24,8 @@ MISTAKES = {
     "mistake_4.cu": (
         "5_tiled.cu",
         {
-            "    const byte* now = images": "    float* scratch = allocate<float>(batch * FEATURES);\n    const byte* now = images",
-            "    network.backward(now, start.rate);": "    network.backward(now, start.rate);\n    CHECK(cudaFree(scratch));",
+            "    const byte* now": "    float* scratch = allocate<float>(batch * FEATURES);\n    const byte* now",
+            "backward(now, start.rate);": "backward(now, start.rate);\n    CHECK(cudaFree(scratch));",
         },
     ),
 }

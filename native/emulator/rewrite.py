@@ -3,6 +3,7 @@
     k<<<grid, block>>>(a, b)           ::emulator::run("k", [=] { k(a, b); }, grid, block), behind the arguments' names
     __shared__ float tile[2][3];       a reference to a variable of the thread block, by that name
     extern __shared__ float4 all[];    a pointer to the block's dynamic shared memory
+    __device__ int count = 0;          a reference to a variable between guards, of which the emulator knows
     threadIdx.x                        ::emulator::threadIdx_x()
     #pragma unroll                     #pragma GCC unroll, so that arrays become registers as they do under nvcc
     reinterpret_cast<const void*>(kernel)  ::emulator::kernel_address(kernel), for cudaLaunchKernelExC
@@ -24,12 +25,17 @@ UNROLL = re.compile(r"^([ \t]*)#pragma unroll\b[ \t]*(\d*)[^\n]*", re.MULTILINE)
 # temporary object is in it.
 BUILT_IN = re.compile(r"(?<![.\w>])(threadIdx|blockIdx|blockDim|gridDim)\b(?:\.([xyz])\b)?")
 WHOLE = {"threadIdx": "thread_index", "blockIdx": "block_index", "blockDim": "block_size", "gridDim": "grid_size"}
+VARIABLE = re.compile(r"(?<![\w\]])(?:(?:static|inline|const|volatile)\s+)*\b(__device__|__constant__|__managed__)\b")
+NO_TYPE = re.compile(r"\b(?:__device__|__constant__|__managed__|static|inline)\b\s*")
+ATTRIBUTE = re.compile(r"\b(?:alignas|__align__|__attribute__|decltype)\s*\([^()]*(?:\([^()]*\)[^()]*)*\)")
 ASM = re.compile(r"\basm\s*(?:volatile\s*)?\((?=\s*\")")
 KERNEL_ADDRESS = re.compile(r"\breinterpret_cast<const void\*>\((kernel)\)")
 # What is compiled where there is no __CUDA_ARCH__.
 ARCHITECTURE = re.compile(r"#if [^\n]*__CUDA_ARCH__[^\n]*\n(?:(?!#else|#endif).*\n)*(?:#else[^\n]*\n)?")
 STRING = re.compile(r'"((?:\\.|[^"\\\n])*)"')
 KNOWN = set(re.findall(r"\bptx_\w+", (Path(__file__).parent / "include" / "ptx.h").read_text(encoding="utf-8")))
+# What the C library does to memory passes no hook of the compiler.
+REDIRECTED = "".join(f'asm("{name} = emulator_{name}");\n' for name in ("memcpy", "memmove", "memset", "memcmp"))
 OPENING, CLOSING = "([{", ")]}"
 
 
@@ -103,6 +109,85 @@ def shared(match: re.Match[str]) -> str:
     return " ".join(out)
 
 
+def scope(text: str, at: int) -> str:
+    """What `at` lies in: a namespace, a class or a function."""
+    found = []
+    for brace in re.finditer(r"[{}]", STRING.sub(lambda m: " " * len(m[0]), text[:at])):
+        before = text[: brace.start()]
+        if brace[0] == "}":
+            found = found[:-1]
+        elif re.search(r'(?:\bnamespace(?:\s+[\w:]+)?|\bextern\s*"[^"]*")\s*$', before):
+            found.append("namespace")
+        else:
+            found.append("class" if re.search(r"\b(?:struct|class|union)\b[^;{}()]*$", before) else "function")
+    return found[-1] if found else "namespace"
+
+
+def shared_by_file(text: str) -> str:
+    """Shared variables outside of functions: no block runs where they are declared, so each use asks for them."""
+    at = 0
+    while match := re.compile(f"{EXTERN_SHARED.pattern}|{SHARED.pattern}").search(text, at):
+        at = match.end()
+        if scope(text, match.start()) != "namespace":
+            continue
+        if match[3]:
+            uses = {match[3]: f'static_cast<{match[2]}*>(::emulator::dynamic_shared("{match[3]}", alignof({match[2]})))'}
+            made = "\n" * match[0].count("\n")
+        else:
+            declared = re.findall(r"(static .*?;) \w+& (\w+) = (.*?\)\));", shared(SHARED.fullmatch(match[0])))  # type: ignore[arg-type]
+            made = " ".join(types for types, _, _ in declared)
+            uses = {name: f"({value})" for _, name, value in declared}
+        rest = text[at:]
+        for name, value in uses.items():
+            pattern = rf"{STRING.pattern}|(?<![\w.>:]){name}\b"
+            rest = re.sub(pattern, lambda m, value=value: m[0] if m[0][0] == '"' else value, rest)  # type: ignore[misc]
+        text = text[: match.start()] + made + rest
+        at = match.start() + len(made)
+    return text
+
+
+def variables(text: str) -> str:
+    """Variables of the GPU's memory: __device__, __constant__ and __managed__."""
+    at = 0
+    while match := VARIABLE.search(text, at):
+        at = match.end()
+        plain = ATTRIBUTE.sub(lambda m: " " * len(m[0]), text[match.start() :])
+        ends = re.search(r"[;={(]", plain)
+        head = plain[: ends.start()] if ends else ""
+        before = re.split(r"[;{}]|\n\s*#[^\n]*\n", text[: match.start()])[-1]
+        if not ends or ends[0] == "(" or re.search(r"\b(?:constexpr|extern|template|struct|class|typedef|using)\b", before + head):
+            continue
+        if scope(text, match.start()) == "class":
+            continue
+        end = match.start() + len(parts(plain, ";")[0])
+        out = declared_variables(text[match.start() : end], managed=match[1] == "__managed__")
+        text = text[: match.start()] + out + text[end + 1 :]
+        at = match.start() + len(out)
+    return text
+
+
+def declared_variables(text: str, managed: bool) -> str:
+    out, kind = [], ""
+    for part in parts(NO_TYPE.sub("", re.sub(r"\balignas\b", "__align__", text))):
+        begin = re.search(r"[={]", part)
+        declarator = DECLARATOR.fullmatch(part[: begin.start()] if begin else part)
+        assert declarator, f"not understood: {text}"
+        kind = kind or declarator[1].strip()
+        name, dimensions = declarator[2], declarator[3]
+        own, value = f"device_{name}_", part[begin.start() :].lstrip("=") if begin else ""
+        if dimensions.replace(" ", "").startswith("[]"):  # as many as there are values
+            out.append(f"static const {kind} {own}all{dimensions} = {' '.join(value.split())};")
+            dimensions = f"[sizeof {own}all / sizeof *{own}all]" + dimensions[dimensions.index("]") + 1 :]
+        given = f" = {{{{}}, {value}, {{}}}}" if value.strip() else ""
+        out.append(
+            f"typedef {kind} {own}type{dimensions}; "
+            f"static struct {{ char before[::emulator::kGuard]; {own}type value; char behind[::emulator::kGuard]; }} "
+            f"{own}in{given}; static {own}type& {name} = {own}in.value; static ::emulator::DeviceVariable "
+            f'{own}is("{name}", &{own}in.value, sizeof({own}type), alignof({own}type), {str(managed).lower()});'
+        )
+    return " ".join(out)
+
+
 def instruction(text: str) -> str:
     """The first PTX instruction of `text`, which is what stands between the quotes of an asm statement."""
     words = [line.split()[0] for line in re.split(r"\\[nt]|;", text) if line.strip(" {}")]
@@ -133,12 +218,13 @@ def ptx(text: str) -> str:
 def rewrite(text: str, path: str) -> str:
     text = COMMENT_OR_STRING.sub(lambda m: m[0] if m[0].startswith('"') else "\n" * m[0].count("\n"), text)
     text = ptx(text)
+    text = shared_by_file(variables(text))
     text = EXTERN_SHARED.sub(r'\2* \3 = static_cast<\2*>(::emulator::dynamic_shared("\3", alignof(\2)));', text)
     text = SHARED.sub(shared, text)
     text = KERNEL_ADDRESS.sub(r"::emulator::kernel_address(\1)", text)
     text = BUILT_IN.sub(lambda m: f"::emulator::{m[1]}_{m[2]}()" if m[2] else f"::emulator::{WHOLE[m[1]]}()", text)
     text = UNROLL.sub(lambda m: f"{m[1]}#pragma GCC unroll {m[2] or 64}", text)
-    return f'#include <cuda_runtime.h>\n#line 1 "{path}"\n{launches(text)}'
+    return f'#include <cuda_runtime.h>\n{REDIRECTED}#line 1 "{path}"\n{launches(text)}'
 
 
 def main(source: Path, target: Path, files: list[str]) -> None:

@@ -244,7 +244,7 @@ void know_variables() {
   for (; not_yet_known; not_yet_known = not_yet_known->next) {
     auto buffer = std::make_unique<Buffer>();
     buffer->name = not_yet_known->name;
-    buffer->data = not_yet_known->data;
+    buffer->data = static_cast<char*>(const_cast<void*>(not_yet_known->data));
     buffer->bytes = not_yet_known->bytes;
     buffer->managed = not_yet_known->managed;
     buffer->granule = buffer->bytes % 4 == 0 && not_yet_known->alignment % 4 == 0 ? 4 : 1;
@@ -996,14 +996,10 @@ void out_of_bounds(const OutOfBounds& what, std::uint64_t index, std::uint64_t p
 }  // namespace emulator
 
 // ---- memory of the runtime ------------------------------------------------------------------------------------------
-emulator::DeviceVariable::DeviceVariable(const char* its_name, const volatile void* at, std::size_t its_bytes,
-                                         std::size_t its_alignment, bool is_managed)
-    : name(its_name),
-      data(static_cast<char*>(const_cast<void*>(at))),
-      bytes(its_bytes),
-      alignment(its_alignment),
-      managed(is_managed),
-      next(std::exchange(not_yet_known, this)) {}
+bool emulator::DeviceVariable::is_known() {
+  if (!known) next = std::exchange(not_yet_known, this);
+  return known = true;
+}
 
 cudaError_t cudaMalloc(void** data, std::size_t bytes) {
   using namespace emulator;

@@ -244,7 +244,7 @@ Report report() {
     line.shared = key.shared;
     // Several accesses of a line: the first place of the one that wastes most.
     const double waste = double(sum.cost - sum.least) / double(sum.accesses);
-    if (const auto [most, is_new] = wastes.try_emplace(&line, waste); is_new || waste > most->second) {
+    if (const auto [most, is_new] = wastes.try_emplace(&line, waste); is_new || waste > most->second || (waste == most->second && sum.first < line.first)) {
       most->second = waste;
       line.first = sum.first;
     }

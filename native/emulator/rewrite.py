@@ -157,16 +157,17 @@ def variables(text: str) -> str:
         before = re.split(r"[;{}]|\n\s*#[^\n]*\n", text[: match.start()])[-1]
         if not ends or ends[0] == "(" or re.search(r"\b(?:constexpr|extern|template|struct|class|typedef|using)\b", before + head):
             continue
-        if scope(text, match.start()) == "class":
+        where = scope(text, match.start())
+        if where == "class":
             continue
         end = match.start() + len(parts(plain, ";")[0])
-        out = declared_variables(text[match.start() : end], managed=match[1] == "__managed__")
+        out = declared_variables(text[match.start() : end], where, managed=match[1] == "__managed__")
         text = text[: match.start()] + out + text[end + 1 :]
         at = match.start() + len(out)
     return text
 
 
-def declared_variables(text: str, managed: bool) -> str:
+def declared_variables(text: str, where: str, managed: bool) -> str:
     out, kind = [], ""
     for part in parts(NO_TYPE.sub("", re.sub(r"\balignas\b", "__align__", text))):
         begin = re.search(r"[={]", part)
@@ -182,8 +183,9 @@ def declared_variables(text: str, managed: bool) -> str:
         out.append(
             f"typedef {kind} {own}type{dimensions}; "
             f"static struct {{ char before[::emulator::kGuard]; {own}type value; char behind[::emulator::kGuard]; }} "
-            f"{own}in{given}; static {own}type& {name} = {own}in.value; static ::emulator::DeviceVariable "
-            f'{own}is("{name}", &{own}in.value, sizeof({own}type), alignof({own}type), {str(managed).lower()});'
+            f"{own}in{given}; static {own}type& {name} = {own}in.value; constinit static ::emulator::DeviceVariable "
+            f'{own}is{{"{name}", &{own}in.value, sizeof({own}type), alignof({own}type), {str(managed).lower()}}}; '
+            + (f"{own}is.is_known();" if where == "function" else f"static const bool {own}known = {own}is.is_known();")
         )
     return " ".join(out)
 

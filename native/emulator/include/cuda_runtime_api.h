@@ -270,12 +270,13 @@ void* dynamic_shared(const char* name, std::size_t alignment);
 // A variable of the GPU's memory in the program, between kGuard bytes that nothing may touch. It lasts.
 constexpr std::size_t kGuard = 1024;
 struct DeviceVariable {
-  DeviceVariable(const char* name, const volatile void* data, std::size_t bytes, std::size_t alignment, bool managed);
   const char* name;
-  char* data;
+  const volatile void* data;
   std::size_t bytes, alignment;
   bool managed;  // the host may touch it
-  DeviceVariable* next;
+  bool known = false;
+  DeviceVariable* next = nullptr;
+  bool is_known();  // from here on
 };
 
 // What the lanes of a warp gave when they met: `values` by lane, of the lanes in `mask`.
@@ -365,7 +366,7 @@ T from_bits(std::uint64_t bits) {
   return value;
 }
 template <class T, class Change>
-T atomically(T* address, Change change) {
+inline __attribute__((always_inline)) T atomically(T* address, Change change) {
   atomic_access(address, sizeof(T));
   T old;
   copy_bytes(&old, address, sizeof(T));

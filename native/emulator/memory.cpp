@@ -249,6 +249,8 @@ void know_variables() {
     buffer->managed = not_yet_known->managed;
     buffer->granule = buffer->bytes % 4 == 0 && not_yet_known->alignment % 4 == 0 ? 4 : 1;
     buffer->set.assign(buffer->bytes / buffer->granule + 1, 1);
+    buffer->set_before = buffer->set;  // one in a kernel is known only when a thread comes by
+    buffer->before.assign(buffer->data, buffer->data + buffer->bytes);
     buffer->make_shadow();
     in_program.push_back(buffer.get());
     buffers.push_back(std::move(buffer));

@@ -461,6 +461,8 @@ COMPONENTS(blockIdx, machine.block_index)
 COMPONENTS(blockDim, machine.block_size)
 COMPONENTS(gridDim, machine.grid)
 int lane() { return machine.current->lane(); }
+unsigned warp() { return unsigned(machine.current->warp()); }
+std::uint64_t cycles() { return __builtin_ia32_rdtsc(); }
 
 __attribute__((noinline)) Met meet(unsigned mask, std::uint64_t value, bool order) {
   return meet_at(std::uint64_t(__builtin_return_address(0)) - 1, mask, value, order);

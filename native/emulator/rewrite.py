@@ -16,6 +16,8 @@ import re
 import sys
 from pathlib import Path
 
+import ptx_words
+
 COMMENT_OR_STRING = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.DOTALL)
 EXTERN_SHARED = re.compile(r"extern\s+__shared__\s+((?:__align__\([^)]*\)\s*)?)([\w:]+(?:\s+[\w:]+)*?)\s+(\w+)\[\];")
 SHARED = re.compile(r"__shared__\s+((?:(?:union|struct)\s*\{[^{}]*\})?[^;={}]*);")
@@ -192,7 +194,7 @@ def declared_variables(text: str, where: str, managed: bool) -> str:
 
 def instruction(text: str) -> str:
     """The first PTX instruction of `text`, which is what stands between the quotes of an asm statement."""
-    words = [line.split()[0] for line in re.split(r"\\[nt]|;", text) if line.strip(" {}")]
+    words = [line.strip("{} ").split()[0] for line in ptx_words.instructions(text)]
     return next((word for word in words if not word.startswith(".")), "")
 
 
@@ -203,16 +205,21 @@ def ptx(text: str) -> str:
         statement = ARCHITECTURE.sub(lambda m: "\n" * m[0].count("\n"), text[match.end() : last])
         statement = statement.replace("#endif", "")
         code, *operands = parts(statement, ":")
-        name = instruction("".join(STRING.findall(code)))
+        code = "".join(STRING.findall(code))
+        name = instruction(code)
         call = "ptx_" + re.sub(r"\W+", "_", name)
-        if call in KNOWN:
-            given = [value for group in operands[:2] for value in parts(group) if "(" in value]
-            given = [value[value.index("(") + 1 : value.rindex(")")] for value in given]
+        given = [value for group in operands[:2] for value in parts(group) if "(" in value]
+        given = [" ".join(value[value.index("(") + 1 : value.rindex(")")].split()) for value in given]
+        lines = ptx_words.instructions(code)
+        done = [ptx_words.translated(line, given) or "" for line in lines]
+        if all(done):
+            pass
+        elif call in KNOWN and all(line.strip("{} ").startswith((".", "selp", name)) for line in lines):
             values = [given[int(number)] for number in re.findall(r"%(\d+)", code)]
+            done = [f"::emulator::{call}({', '.join(values)})"]
         else:
-            call, values = "unknown_instruction", [f'"{name}"']
-        lines = "\n" * (statement.count("\n") - sum(value.count("\n") for value in values))
-        out += text[: match.start()] + (f"::emulator::{call}({', '.join(values)}){lines}" if name else lines)
+            done = [cpp or f'::emulator::unknown_instruction("{line}")' for line, cpp in zip(lines, done, strict=True)]
+        out += text[: match.start()] + ", ".join(done) + "\n" * statement.count("\n")
         text = text[last + 1 :]
     return out + text
 

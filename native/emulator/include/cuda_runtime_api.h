@@ -35,6 +35,10 @@ namespace emulator {
 template <std::size_t kBytes>
 struct Whole;
 template <>
+struct Whole<1> {
+  typedef std::uint8_t type __attribute__((may_alias));
+};
+template <>
 struct Whole<2> {
   typedef std::uint16_t type __attribute__((may_alias, aligned(1)));
 };

@@ -292,6 +292,11 @@ __global__ void too_many_locals(float* y, const float* x) {  // fault: stack
   for (int k = 0; k < 160 << 10; ++k) own[k] = x[0];
   y[0] = own[threadIdx.x];
 }
+__global__ void more_than_one_instruction(float* y, const float* x) {
+  unsigned one;
+  asm volatile("mov.u32 %0, 1; vote.ballot.b32 %0, 1;" : "=r"(one));  // fault: unsupported
+  y[threadIdx.x] = x[one];
+}
 __global__ void divides_by_zero(float* y, const float*) {
   y[0] = float(7 / int(threadIdx.x));  // fault: division
 }
@@ -530,6 +535,34 @@ __global__ void right_mask_of_the_block(float* y, const float* x) {
   const float other = __shfl_down_sync(0x000fffff, x[threadIdx.x], 1, 4);
   y[threadIdx.x] = x[threadIdx.x] + 0 * other;
 }
+__global__ void right_ptx(float* y, const float* x) {
+  __shared__ unsigned shared[64];
+  const unsigned at = unsigned(__cvta_generic_to_shared(&shared[threadIdx.x]));
+  unsigned lane, thread, below, shifted, back, bits;
+  float value, left, right, twice;
+  int old;
+  asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane));
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+  asm("mov.u32 %0, %%lanemask_lt;" : "=r"(below));
+  asm volatile("ld.global.nc.L1::no_allocate.f32 %0, [%1];" : "=f"(value) : "l"(x + thread));
+  asm volatile("ld.global.nc.v2.f32 {%0, %1}, [%2+8];" : "=f"(left), "=f"(right) : "l"(x));
+  asm volatile("shl.b32 %0, %1, 3;" : "=r"(shifted) : "r"(lane));
+  asm volatile("st.shared.u32 [%0], %1;" ::"r"(at), "r"(shifted));
+  asm volatile("bar.sync 0;");
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(back) : "r"(at));
+  asm("fma.rn.f32 %0, %1, %2, %3;" : "=f"(twice) : "f"(value), "f"(2.f), "f"(0.f));
+  asm("mov.b32 %0, %1;" : "=r"(bits) : "f"(1.f));
+  asm volatile("atom.global.add.s32 %0, [%1], %2;" : "=r"(old) : "l"(&turn), "r"(1));
+  asm volatile("membar.gl;");
+  const bool good = lane == threadIdx.x % 32 && below == (1u << lane) - 1 && left == x[2] && right == x[3] &&
+                    back == 8 * lane && twice == 2 * value && bits == 0x3f800000u && old < 64;
+  asm volatile("st.global.f32 [%0], %1;" ::"l"(y + thread), "f"(good ? value : NAN));
+}
+__global__ void right_declared(float* y, const float* x) {
+  if (kLiterals[0] == 2)
+    asm volatile("{ .reg .u32 id; mov.u32 id, %%smid; cvt.u64.u32 %0, id; }" ::"l"(x));  // no thread comes by
+  y[threadIdx.x] = x[threadIdx.x];
+}
 
 }  // namespace
 
@@ -606,6 +639,7 @@ const std::vector<Planted>& nearest() {
       ONE(nobody_unlocks, 1, 2, 0),
       ONE(waits_for_a_later_block, 2, 1, 0),
       ONE(too_many_locals, 1, 1, 0),
+      ONE(more_than_one_instruction, 1, 1, 0),
       ONE(divides_by_zero, 1, 1, 0),
       HOST(set_by_the_host),
       HOST(copied_by_the_host),
@@ -665,6 +699,8 @@ const std::vector<Planted>& nearly() {
       ONE(right_volatile_sum, 1, 32, 0),
       ONE(right_short_warp, 1, 20, 0),
       ONE(right_mask_of_the_block, 1, 20, 0),
+      ONE(right_ptx, 1, 64, 0),
+      ONE(right_declared, 1, 32, 0),
   };
   return kAll;
 }

@@ -39,6 +39,7 @@ namespace {
 
 std::size_t dynamic_limit = 48 << 10;
 constexpr int kSeconds = 120;  // that a launch may take
+constexpr std::size_t kBehindLocals = 2 << 10;  // where an index beyond a local array does no harm
 constexpr int kPolls = 200;           // of one place without a change, until others run
 constexpr int kRoundsOfPolls = 5000;  // of all threads that can run, in which none finds anything new: it never comes
 
@@ -85,13 +86,12 @@ void on_fault(int number, siginfo_t* info, void* context) {
     return;
   }
   auto& registers = static_cast<ucontext_t*>(context)->uc_mcontext.gregs;
-  const auto in_stacks = std::size_t(static_cast<char*>(info->si_addr) - machine.stacks);
   const char* stack = machine.stacks + kStack * std::size_t(machine.current->number);
   caught = {"outside", "goes where there is no memory", std::uint64_t(registers[REG_RIP])};
   if (number == SIGFPE) {
     caught.kind = "division";
     caught.words = "divides a whole number by zero; the result on a GPU is undefined";
-  } else if (in_stacks < kStack * kMaxThreads && in_stacks % kStack < kStackGuard) {
+  } else if (std::size_t(static_cast<char*>(info->si_addr) - stack) < kStackGuard) {
     caught.kind = "stack";
     caught.words = "needs more than the 512 KB that a thread has for local variables and calls";
   }
@@ -277,7 +277,7 @@ void begin_threads() {
                     n / machine.block_size.x / machine.block_size.y};
     std::fill(thread.clock, thread.clock + kLanes, 0u);
     thread.clock[thread.lane()] = 1;
-    auto** top = reinterpret_cast<void**>(machine.stacks + kStack * std::size_t(k + 1));
+    auto** top = reinterpret_cast<void**>(machine.stacks + kStack * std::size_t(k + 1) - kBehindLocals);
     *--top = nullptr;
     *--top = reinterpret_cast<void*>(thread_start);
     for (int saved = 0; saved < 6; ++saved) *--top = nullptr;

@@ -302,6 +302,7 @@ inline bool is_ordered(const Access& before, bool shared, const Thread& me) {
 // A read by another block, of which this thread knows what came before the block told it. Reads by several threads in
 // one epoch have left the last one.
 bool is_ordered_read(const Access& read, const Thread& me) {
+  if (!read.lanes) return true;  // a write has come behind it
   if (std::popcount(read.lanes) == 1 && !read.others) return is_ordered(read, false, me);
   const Moment* known = me.told.known.of(read.block);
   return known && (read.epoch < known->epoch || !read.late);
@@ -392,22 +393,19 @@ void add_read(Access& first, const Access& now) {
   }
 }
 
-// The race of a write with a read, if there is one.
-void check_reads(const Shadow& shadow, const Buffer& buffer, const char* address, Strength strength,
-                 std::uint64_t place) {
-  const Access& read = shadow.read;
+// The race of a write with a read, if there is one; otherwise whoever comes behind the write is behind the reads.
+void check_reads(Shadow& shadow, const Buffer& buffer, const char* address, Strength strength, std::uint64_t place) {
+  Access& read = shadow.read;
   const Thread& me = *machine.current;
   if (read.run != machine.run || (buffer.shared && read.block != machine.block)) return;
   if (are_meant(strength, read.strength)) return;
   const auto report = [&](const Access& one) {
     report_race("writes what may still be read by", buffer, address, one, me.number, place);
   };
+  const auto forget = [&] { read.lanes = read.others = read.blocks = 0; };
   if (!are_known(read.blocks, me)) return report(read);
-  if (read.block != machine.block) {
-    if (!is_ordered_read(read, me)) report(read);
-    return;
-  }
-  if (read.epoch != machine.epoch) return;
+  if (read.block != machine.block) return is_ordered_read(read, me) ? forget() : report(read);
+  if (read.epoch != machine.epoch) return forget();
   const auto races = [&](std::size_t warp, std::uint32_t time, std::uint32_t from, unsigned lanes) {
     Access one = read;
     one.blocks = 0;
@@ -421,10 +419,11 @@ void check_reads(const Shadow& shadow, const Buffer& buffer, const char* address
     }
     return false;
   };
-  if (races(read.thread / kLanes, read.time, read.place, read.lanes) || read.others == 0) return;
-  for (std::size_t warp = 0; warp < std::size_t(machine.thread_count + kLanes - 1) / kLanes; ++warp)
+  if (races(read.thread / kLanes, read.time, read.place, read.lanes)) return;
+  for (std::size_t warp = 0; read.others && warp < std::size_t(machine.thread_count + kLanes - 1) / kLanes; ++warp)
     for (std::size_t at = read.others + warp; at; at = more_reads[at].next)
       if (races(warp, more_reads[at].time, more_reads[at].place, more_reads[at].lanes)) return;
+  forget();
 }
 
 void check(Buffer& buffer, const char* address, int bytes, bool write, Strength strength, std::uint64_t place) {
@@ -450,7 +449,8 @@ void check(Buffer& buffer, const char* address, int bytes, bool write, Strength 
     char* at = buffer.data + k * buffer.granule;
     if (!write && shadow.write.run != machine.run && buffer.set[k] && shadow.read.run == machine.run &&
         shadow.read.block == machine.block && shadow.read.thread / kLanes == me.warp() &&
-        (shadow.read.lanes & now.lanes) && shadow.read.epoch == machine.epoch && shadow.read.time == now.time)
+        (shadow.read.lanes & now.lanes) && shadow.read.epoch == machine.epoch && shadow.read.time == now.time &&
+        shadow.read.strength <= strength && shadow.read.late == now.late)
       continue;  // as it did just before
     const bool written = is_ordered(shadow.write, buffer.shared, me);
     if ((!write || atomic) && !buffer.set[k] && !known_fault("unset", place))
@@ -474,7 +474,7 @@ void check(Buffer& buffer, const char* address, int bytes, bool write, Strength 
       Access& read = shadow.read;
       const bool now_running = read.run == machine.run && (!buffer.shared || read.block == machine.block);
       if (machine.counting && !buffer.shared && !now_running) least_bytes += std::int64_t(buffer.granule);
-      if (now_running && read.block == machine.block && read.epoch == machine.epoch) {
+      if (now_running && read.block == machine.block && read.epoch == machine.epoch && read.lanes) {
         add_read(read, now);
       } else {
         std::uint32_t blocks = now_running ? read.blocks : 0;
@@ -527,7 +527,7 @@ void access(const void* pointer, int bytes, bool write, Strength strength, std::
   const char* address = static_cast<const char*>(pointer);
   if (!machine.current) {
     const Buffer* buffer = gpu_buffer(address);
-    if ((buffer && !buffer->managed) || in_arena(address))
+    if (buffer ? !buffer->managed : in_arena(address))
       add_fault("outside", "the host's code touches a GPU's memory, which ends a program on a GPU", place);
     return;
   }
@@ -1025,6 +1025,12 @@ cudaError_t cudaMalloc(void** data, std::size_t bytes) {
   *data = buffer->data;
   buffers.push_back(std::move(buffer));
   return cudaSuccess;
+}
+
+cudaError_t cudaMallocManaged(void** data, std::size_t bytes) {
+  const cudaError_t error = cudaMalloc(data, bytes);
+  if (error == cudaSuccess) emulator::buffers.back()->managed = true;
+  return error;
 }
 
 cudaError_t cudaFree(void* data) {

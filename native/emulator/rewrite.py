@@ -20,7 +20,7 @@ import ptx_words
 
 COMMENT_OR_STRING = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.DOTALL)
 EXTERN_SHARED = re.compile(r"extern\s+__shared__\s+((?:__align__\([^)]*\)\s*)?)([\w:]+(?:\s+[\w:]+)*?)\s+(\w+)\[\];")
-SHARED = re.compile(r"__shared__\s+((?:(?:union|struct)\s*\{[^{}]*\})?[^;={}]*);")
+SHARED = re.compile(r"(?:\bstatic\s+)?(\bvolatile\s+)?__shared__\s+((?:(?:union|struct)\s*\{[^{}]*\})?[^;={}]*);")
 DECLARATOR = re.compile(r"(.*?)(\w+)\s*((?:\[.*\])?)\s*", re.DOTALL)
 UNROLL = re.compile(r"^([ \t]*)#pragma unroll\b[ \t]*(\d*)[^\n]*", re.MULTILINE)
 # A component is one call without a temporary: g++ 12 evaluates an index of `(c ? a : b)[index]` in one branch only if a
@@ -30,6 +30,7 @@ WHOLE = {"threadIdx": "thread_index", "blockIdx": "block_index", "blockDim": "bl
 VARIABLE = re.compile(r"(?<![\w\]])(?:(?:static|inline|const|volatile)\s+)*\b(__device__|__constant__|__managed__)\b")
 NO_TYPE = re.compile(r"\b(?:__device__|__constant__|__managed__|static|inline)\b\s*")
 ATTRIBUTE = re.compile(r"\b(?:alignas|__align__|__attribute__|decltype)\s*\([^()]*(?:\([^()]*\)[^()]*)*\)")
+NO_VARIABLE = re.compile(r"\b(?:constexpr|extern|template|class|enum|typedef|using)\b")
 ASM = re.compile(r"\basm\s*(?:volatile\s*)?\((?=\s*\")")
 KERNEL_ADDRESS = re.compile(r"\breinterpret_cast<const void\*>\((kernel)\)")
 # What is compiled where there is no __CUDA_ARCH__.
@@ -84,13 +85,17 @@ def launches(text: str) -> str:
 
 
 def parts(text: str, separator: str = ",") -> list[str]:
-    """`text` cut at its commas, but not within brackets or quotes."""
-    found, depth, quoted = [""], 0, False
+    """`text` cut at its commas, but not within brackets or quotes; < > are brackets except in a value, behind "="."""
+    found, depth, quoted, value = [""], 0, False, separator == ";"
     for character in text:
         quoted ^= character == '"'
-        depth += 0 if quoted else (character in "([{<") - (character in ")]}>")
+        if not quoted:
+            value |= depth == 0 and character in "={"
+            brackets = ("([{", ")]}") if value else ("([{<", ")]}>")
+            depth += (character in brackets[0]) - (character in brackets[1])
         if character == separator and depth == 0 and not quoted:
             found.append("")
+            value = separator == ";"
         else:
             found[-1] += character
     return found
@@ -98,7 +103,7 @@ def parts(text: str, separator: str = ",") -> list[str]:
 
 def shared(match: re.Match[str]) -> str:
     out, kind = [], ""
-    for part in parts(match[1]):
+    for part in parts((match[1] or "") + re.sub(r"\balignas\b", "__align__", match[2])):
         declarator = DECLARATOR.fullmatch(part)
         assert declarator, f"not understood: {match[0]}"
         kind = kind or declarator[1].strip()
@@ -132,7 +137,7 @@ def shared_by_file(text: str) -> str:
         at = match.end()
         if scope(text, match.start()) != "namespace":
             continue
-        if match[3]:
+        if match[3]:  # extern
             uses = {match[3]: f'static_cast<{match[2]}*>(::emulator::dynamic_shared("{match[3]}", alignof({match[2]})))'}
             made = "\n" * match[0].count("\n")
         else:
@@ -157,13 +162,17 @@ def variables(text: str) -> str:
         ends = re.search(r"[;={(]", plain)
         head = plain[: ends.start()] if ends else ""
         before = re.split(r"[;{}]|\n\s*#[^\n]*\n", text[: match.start()])[-1]
-        if not ends or ends[0] == "(" or re.search(r"\b(?:constexpr|extern|template|struct|class|typedef|using)\b", before + head):
-            continue
         where = scope(text, match.start())
-        if where == "class":
+        if not ends or ends[0] == "(" or where == "class" or NO_VARIABLE.search(before + head):
             continue
         end = match.start() + len(parts(plain, ";")[0])
-        out = declared_variables(text[match.start() : end], where, managed=match[1] == "__managed__")
+        statement, out = text[match.start() : end], ""
+        if of_type := re.search(r"\b((?:struct|union)\s*)(\w*)\s*\{", statement[: ends.end()]):  # and variables of it
+            last = closing(statement, ends.start()) + 1
+            name = of_type[2] or f"device_type_{match.start()}_"
+            out = f"{of_type[1]} {name} {statement[ends.start() : last]}; "
+            statement = f"{statement[: of_type.start()]} {name} {statement[last:]}"
+        out += declared_variables(statement, where, managed=match[1] == "__managed__")
         text = text[: match.start()] + out + text[end + 1 :]
         at = match.start() + len(out)
     return text

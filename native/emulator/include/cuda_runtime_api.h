@@ -133,6 +133,11 @@ template <class T>
 cudaError_t cudaMalloc(T** data, std::size_t bytes) {
   return cudaMalloc(reinterpret_cast<void**>(data), bytes);
 }
+cudaError_t cudaMallocManaged(void** data, std::size_t bytes);
+template <class T>
+cudaError_t cudaMallocManaged(T** data, std::size_t bytes, unsigned = 1) {
+  return cudaMallocManaged(reinterpret_cast<void**>(data), bytes);
+}
 cudaError_t cudaFree(void* data);
 cudaError_t cudaMallocHost(void** data, std::size_t bytes);
 cudaError_t cudaFreeHost(void* data);
@@ -301,7 +306,8 @@ void atomic_access(const void* address, std::size_t bytes);  // what follows on 
 void atomic_done(const void* address, bool changed);         // a thread that changes nothing again and again waits
 void copy_bytes(void* to, const void* from, std::size_t bytes);  // unseen by the hooks
 void fence(bool of_block);  // of_block: for the thread's own block only
-void pause();               // lets other threads run
+void pause();             // lets other threads run
+std::uint64_t cycles();   // of this machine's processor
 
 struct Argument {
   const void* pointer;
@@ -398,6 +404,7 @@ EMULATOR_INLINE void __threadfence() { ::emulator::fence(false); }
 EMULATOR_INLINE void __threadfence_system() { ::emulator::fence(false); }
 EMULATOR_INLINE void __threadfence_block() { ::emulator::fence(true); }
 EMULATOR_INLINE void __nanosleep(unsigned) { ::emulator::pause(); }
+inline long long clock64() { return (long long)::emulator::cycles(); }
 
 // Shuffles. A lane whose source lies outside its part of `width` lanes keeps its own value.
 template <class T>

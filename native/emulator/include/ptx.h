@@ -47,7 +47,6 @@ EMULATOR_INLINE void store_words(const void* to, const Values&... values) {
   copy_whole(static_cast<Words<T, sizeof...(values)>*>(const_cast<void*>(to)), &words);
 }
 unsigned warp();
-std::uint64_t cycles();
 inline unsigned lanes_eq() { return 1u << lane(); }
 inline unsigned lanes_lt() { return lanes_eq() - 1; }
 inline unsigned lanes_le() { return lanes_lt() | lanes_eq(); }

@@ -262,6 +262,30 @@ __global__ void flag_without_fence(float* y, const float* x) {
   }
 }
 
+__global__ void queue_emptied_too_early(float* y, const float* x) {
+  __shared__ float ring[4];
+  __shared__ volatile int head, tail;
+  if (threadIdx.x == 0) {
+    head = 0;
+    tail = 0;
+  }
+  __syncthreads();
+  for (int k = 0; k < 16 && threadIdx.x == 0; ++k) {
+    while (k - tail == 4) {
+    }
+    ring[k % 4] = x[k];  // fault: race in a block
+    __threadfence_block();
+    head = k + 1;
+  }
+  for (int k = 0; k < 16 && threadIdx.x == 32; ++k) {
+    while (head == k) {
+    }
+    __threadfence_block();
+    tail = k + 1;
+    y[k] = ring[k % 4];  // fault: race in a block
+  }
+}
+
 // ---- lanes and waits ------------------------------------------------------------------------------------------------
 __global__ void shuffle_past_the_block(float* y, const float* x) {
   y[threadIdx.x] = __shfl_down_sync(0xffffffff, x[threadIdx.x], 1);  // fault: meeting
@@ -456,6 +480,50 @@ __global__ void right_lock_of_lanes(float* y, const float* x) {
     }
   y[threadIdx.x] = x[threadIdx.x];
 }
+__global__ void right_lock_of_all(float* y, const float* x) {
+  for (unsigned k = 0; k < 32; ++k)
+    if (threadIdx.x % 32 == k) {
+      while (atomicExch(&lock, 1) != 0) __nanosleep(10);
+      table[5] = table[5] + 1;
+      __threadfence();
+      *static_cast<volatile int*>(&lock) = 0;
+    }
+  if (blockIdx.x == 0) y[threadIdx.x] = x[threadIdx.x];
+}
+__global__ void right_look_back(float* y, const float* x) {
+  if (threadIdx.x > 0) return;
+  const int me = atomicAdd(&turn, 1);
+  while (atomicAdd(&sum, 0) != me) {  // a block that has come earlier
+  }
+  table[4] += x[me];
+  if (me == 0) y[0] = table[4] - 4;
+  __threadfence();
+  atomicExch(&sum, me + 1);
+}
+// One warp fills a ring of four places, another one empties it.
+__global__ void right_queue(float* y, const float* x) {
+  __shared__ float ring[4];
+  __shared__ volatile int head, tail;
+  if (threadIdx.x == 0) {
+    head = 0;
+    tail = 0;
+  }
+  __syncthreads();
+  for (int k = 0; k < 16 && threadIdx.x == 0; ++k) {
+    while (k - tail == 4) {
+    }
+    ring[k % 4] = x[k];
+    __threadfence_block();
+    head = k + 1;
+  }
+  for (int k = 0; k < 16 && threadIdx.x == 32; ++k) {
+    while (head == k) {
+    }
+    y[k] = ring[k % 4];
+    __threadfence_block();
+    tail = k + 1;
+  }
+}
 __global__ void right_volatile_flag(float* y, const float* x) {
   __shared__ float value;
   __shared__ volatile int ready;
@@ -572,6 +640,7 @@ void reset_variables() {
   cudaMemcpyToSymbol(table, first, sizeof first);
   cudaMemcpyToSymbol(turn, &none, sizeof none);
   cudaMemcpyToSymbol(lock, &none, sizeof none);
+  cudaMemcpyToSymbol(sum, &none, sizeof none);
 }
 
 const std::vector<Planted>& nearest() {
@@ -634,6 +703,7 @@ const std::vector<Planted>& nearest() {
       ONE(unlocked_too_early, 2, 32, 0),
       ONE(lock_without_fence, 2, 32, 0),
       ONE(flag_without_fence, 1, 64, 0),
+      ONE(queue_emptied_too_early, 1, 64, 0),
       ONE(shuffle_past_the_block, 1, 20, 0),
       ONE(nobody_sets_the_flag, 1, 32, 0),
       ONE(nobody_unlocks, 1, 2, 0),
@@ -692,6 +762,9 @@ const std::vector<Planted>& nearly() {
       TICKET(right_last_reader, 4, 32),
       ONE(right_lock, 4, 64, 0),
       ONE(right_lock_of_lanes, 1, 64, 0),
+      ONE(right_lock_of_all, 3, 64, 0),
+      ONE(right_look_back, 4, 32, 0),
+      ONE(right_queue, 1, 64, 0),
       ONE(right_volatile_flag, 1, 64, 0),
       ONE(right_atomic_flag, 1, 64, 0),
       ONE(right_warps_in_turn, 1, 128, 0),

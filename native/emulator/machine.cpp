@@ -2,8 +2,8 @@
 //
 // A thread runs until it waits for its warp (a meeting: shuffle, vote, __syncwarp) or for its block (__syncthreads).
 // A meeting ends when all lanes of its mask are there; a barrier ends when all threads of the block are. What never
-// comes is noticed when nothing can move any more, so no mistake of a kernel hangs the emulator. A thread that sleeps or
-// looks at one place again and again lets all others of its block run first.
+// comes is noticed when nothing can move any more, so no mistake of a kernel hangs the emulator. A thread that sleeps
+// or looks at one place again and again lets all others of its block run first.
 #include "machine.h"
 
 #include <sys/mman.h>
@@ -38,9 +38,9 @@ Machine machine;
 namespace {
 
 std::size_t dynamic_limit = 48 << 10;
-constexpr int kSeconds = 120;  // that a launch may take
+constexpr int kSeconds = 120;                   // that a launch may take
 constexpr std::size_t kBehindLocals = 2 << 10;  // where an index beyond a local array does no harm
-constexpr int kPolls = 200;           // of one place without a change, until others run
+constexpr int kPolls = 200;                     // of one place without a change, until others run
 constexpr int kRoundsOfPolls = 5000;  // of all threads that can run, in which none finds anything new: it never comes
 
 std::array<Thread, kMaxThreads> threads;
@@ -113,7 +113,7 @@ void make_stacks() {
   alternative.ss_sp = own;
   alternative.ss_size = sizeof own;
   sigaltstack(&alternative, nullptr);
-  struct sigaction action {};
+  struct sigaction action{};
   action.sa_sigaction = on_fault;
   action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
   for (const int number : {SIGSEGV, SIGBUS, SIGFPE}) sigaction(number, &action, nullptr);

@@ -26,7 +26,8 @@ struct AsyncCopy {
   std::uint64_t place;
 };
 
-// How far a block has come: all of its epochs before `epoch`; in that one, thread `first` + k up to its moment clock[k].
+// How far a block has come: all of its epochs before `epoch`; in that one, thread `first` + k up to its moment
+// clock[k].
 struct Moment {
   std::uint32_t epoch = 0;
   std::size_t first = 0;
@@ -129,8 +130,8 @@ struct Machine {
 };
 extern Machine machine;
 
-// Threads have 512 KB for their local variables, as on a GPU; g++'s frames and the emulator's take a bit more. A page at
-// the lower end is no memory. An odd number of pages, or all stacks would share few lines of the caches.
+// Threads have 512 KB for their local variables, as on a GPU; g++'s frames and the emulator's take a bit more. A page
+// at the lower end is no memory. An odd number of pages, or all stacks would share few lines of the caches.
 constexpr std::size_t kStackGuard = 4 << 10, kStack = 580 << 10;
 
 // The emulator's own work on a thread's stack. The linker may take an instrumented copy of a template of the standard
@@ -148,7 +149,8 @@ struct GlobalBytes {
 
 // machine.cpp
 void wait(State state, std::uint64_t place);  // until another thread makes this one ready
-void poll(const void* address, int bytes, std::uint64_t place);  // a volatile read: after many that find the same, others run
+void poll(const void* address, int bytes,
+          std::uint64_t place);  // a volatile read: after many that find the same, others run
 Met meet_at(std::uint64_t place, unsigned mask, std::uint64_t value, bool order);
 [[noreturn]] void abandon_launch();  // from a thread: the launch ends here, as after an illegal address
 void set_last_error(cudaError_t error);
@@ -159,8 +161,8 @@ void forget_barriers();  // a block begins
 enum class Strength : std::uint8_t { kPlain, kVolatile, kTelling, kAtomic };
 void access(const void* pointer, int bytes, bool write, Strength strength, std::uint64_t place);  // a load or store
 char* shared_pointer(std::uint32_t address, int bytes,
-                     std::uint64_t place);  // of memory that exists, or ends the launch
-void end_row(const char* address, int bytes);    // of a row that is open; address: of the thread's next access, or null
+                     std::uint64_t place);     // of memory that exists, or ends the launch
+void end_row(const char* address, int bytes);  // of a row that is open; address: of the thread's next access, or null
 void join_told(std::span<Thread* const> threads);  // all of them know what one does
 void begin_epoch();
 void begin_run();

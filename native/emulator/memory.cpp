@@ -117,7 +117,7 @@ struct Pass {
     std::uint32_t block = 0;
   };
   std::unordered_map<const void*, At> told;
-  bool atomics = false;         // were there any
+  bool atomics = false;        // were there any
   std::uint32_t has_told = 0;  // the last block that told anything to all
   // Sets of blocks, each as one block beside another set; set 0 is empty.
   struct Reader {
@@ -258,7 +258,7 @@ void know_variables() {
 }
 
 // The buffer of global memory that the address lies in or beside.
-Buffer* gpu_buffer(const char* address) {
+Buffer* global_buffer(const char* address) {
   if (in_arena(address)) {
     const std::size_t page = std::size_t(address - arena) / kPage;
     return page < page_owner.size() ? page_owner[page] : nullptr;
@@ -290,8 +290,8 @@ inline bool is_ordered(const Access& before, bool shared, const Thread& me) {
   if (before.block != machine.block) {
     if (shared) return true;
     const Moment* known = me.told.known.of(before.block);
-    return known && (before.epoch < known->epoch ||
-                     (before.epoch == known->epoch && known->of(before.thread) >= before.time));
+    return known &&
+           (before.epoch < known->epoch || (before.epoch == known->epoch && known->of(before.thread) >= before.time));
   }
   if (before.epoch != machine.epoch || before.thread == me.number) return true;
   if (before.thread / kLanes != me.warp())
@@ -479,7 +479,8 @@ void check(Buffer& buffer, const char* address, int bytes, bool write, Strength 
       } else {
         std::uint32_t blocks = now_running ? read.blocks : 0;
         if (blocks && !me.told.empty() && are_known(blocks, me)) blocks = 0;
-        if (now_running && read.block != machine.block && !is_ordered_read(read, me)) blocks = with_reader(blocks, read);
+        if (now_running && read.block != machine.block && !is_ordered_read(read, me))
+          blocks = with_reader(blocks, read);
         read = now;
         read.blocks = blocks;
       }
@@ -526,7 +527,7 @@ void access(const void* pointer, int bytes, bool write, Strength strength, std::
   if (inside) return;
   const char* address = static_cast<const char*>(pointer);
   if (!machine.current) {
-    const Buffer* buffer = gpu_buffer(address);
+    const Buffer* buffer = global_buffer(address);
     if (buffer ? !buffer->managed : in_arena(address))
       add_fault("outside", "the host's code touches a GPU's memory, which ends a program on a GPU", place);
     return;
@@ -557,7 +558,7 @@ void access(const void* pointer, int bytes, bool write, Strength strength, std::
         std::string(verb) + " outside of shared memory's variables" + (near ? ": " + element(*near, address) : ""),
         place, false);
   }
-  if (Buffer* buffer = gpu_buffer(address)) {
+  if (Buffer* buffer = global_buffer(address)) {
     if (buffer->freed) return outside(std::string(verb) + " a buffer that was freed: " + buffer->name, place, true);
     if (address < buffer->data || address + bytes > buffer->data + buffer->bytes)
       return outside(std::string(verb) + " outside of its buffer: " + element(*buffer, address), place, false);
@@ -570,8 +571,7 @@ void access(const void* pointer, int bytes, bool write, Strength strength, std::
   if (std::size_t(address - machine.body) < machine.body_bytes) return;  // parameters
   if (std::size_t(address - reinterpret_cast<char*>(machine.threads)) < sizeof(Thread) * kMaxThreads)
     return;  // what meetings left
-  if (is_constant(address))
-    return write ? outside("writes a constant of the program", place, true) : void();
+  if (is_constant(address)) return write ? outside("writes a constant of the program", place, true) : void();
   if (std::size_t(address - machine.stacks) < kStack * kMaxThreads)
     return outside(verb + std::string(" a local variable of ") +
                        who(int(std::size_t(address - machine.stacks) / kStack), machine.block),
@@ -703,7 +703,7 @@ void name_arguments(const char* names, const Argument* list, int count) {
   if (int(words.size()) != count) return;
   for (int k = 0; k < count; ++k) {
     const char* pointer = static_cast<const char*>(list[k].pointer);
-    if (Buffer* buffer = pointer ? gpu_buffer(pointer) : nullptr) {
+    if (Buffer* buffer = pointer ? global_buffer(pointer) : nullptr) {
       buffer->names.push_back({pointer, words[std::size_t(k)], list[k].element});
       std::ranges::stable_sort(buffer->names, {}, &Named::base);
     }
@@ -890,7 +890,7 @@ void volatile_access(const void* pointer, int bytes, bool write, std::uint64_t p
   Strength strength = Strength::kVolatile;
   if (machine.current && !inside) {
     const char* address = static_cast<const char*>(pointer);
-    if (!write && (in_shared(address) || gpu_buffer(address))) poll(pointer, bytes, place);
+    if (!write && (in_shared(address) || global_buffer(address))) poll(pointer, bytes, place);
     const Inside own;
     if (!write) listen(pointer);
     if (write && tell(pointer)) strength = Strength::kTelling;
@@ -959,7 +959,7 @@ void beyond(const char* kind, const Row& row, const std::string& more) {
 void end_row(const char* address, int bytes) {
   const Row row = std::exchange(machine.current->row, {});
   const char* begin = address - row.index * bytes;
-  const Buffer* array = !address ? nullptr : in_shared(begin) ? shared_buffer(begin, 1) : gpu_buffer(begin);
+  const Buffer* array = !address ? nullptr : in_shared(begin) ? shared_buffer(begin, 1) : global_buffer(begin);
   if (array && address >= array->data && address + bytes <= array->data + array->bytes)
     beyond("note", row, ", which lies in another row of it");
   else
@@ -1036,7 +1036,7 @@ cudaError_t cudaMallocManaged(void** data, std::size_t bytes) {
 cudaError_t cudaFree(void* data) {
   using namespace emulator;
   if (!data) return cudaSuccess;
-  Buffer* buffer = gpu_buffer(static_cast<char*>(data));
+  Buffer* buffer = global_buffer(static_cast<char*>(data));
   if (!in_arena(buffer ? buffer->data : nullptr) || buffer->data != data || buffer->freed) return cudaErrorInvalidValue;
   munmap(buffer->shadow, buffer->shadow_bytes);
   mmap(buffer->data - kPage, ((buffer->bytes + kPage - 1) / kPage + 2) * kPage, PROT_NONE,
@@ -1053,7 +1053,7 @@ namespace {
 bool within(const void* data, std::size_t bytes, bool write) {
   using namespace emulator;
   const char* address = static_cast<const char*>(data);
-  Buffer* buffer = gpu_buffer(address);
+  Buffer* buffer = global_buffer(address);
   if (!buffer && !in_arena(address)) return true;
   if (!buffer || buffer->freed || address < buffer->data || address + bytes > buffer->data + buffer->bytes) {
     add_fault("outside", "a copy or memset goes outside of a buffer", std::uint64_t(__builtin_return_address(0)) - 1);
@@ -1096,14 +1096,14 @@ void __tsan_func_entry(void*) {}
 void __tsan_func_exit() {}
 void __tsan_vptr_update(void*, void*) {}
 void __tsan_vptr_read(void*) {}
-#define HOOKS(bytes)                                                                                          \
-  void __tsan_read##bytes(void* p) { emulator::access(p, bytes, false, Strength::kPlain, HERE); }             \
-  void __tsan_write##bytes(void* p) { emulator::access(p, bytes, true, Strength::kPlain, HERE); }             \
-  void __tsan_unaligned_read##bytes(void* p) { emulator::access(p, bytes, false, Strength::kPlain, HERE); }   \
-  void __tsan_unaligned_write##bytes(void* p) { emulator::access(p, bytes, true, Strength::kPlain, HERE); }   \
-  void __tsan_volatile_read##bytes(void* p) { emulator::volatile_access(p, bytes, false, HERE); }             \
-  void __tsan_volatile_write##bytes(void* p) { emulator::volatile_access(p, bytes, true, HERE); }             \
-  void __tsan_unaligned_volatile_read##bytes(void* p) { emulator::volatile_access(p, bytes, false, HERE); }   \
+#define HOOKS(bytes)                                                                                        \
+  void __tsan_read##bytes(void* p) { emulator::access(p, bytes, false, Strength::kPlain, HERE); }           \
+  void __tsan_write##bytes(void* p) { emulator::access(p, bytes, true, Strength::kPlain, HERE); }           \
+  void __tsan_unaligned_read##bytes(void* p) { emulator::access(p, bytes, false, Strength::kPlain, HERE); } \
+  void __tsan_unaligned_write##bytes(void* p) { emulator::access(p, bytes, true, Strength::kPlain, HERE); } \
+  void __tsan_volatile_read##bytes(void* p) { emulator::volatile_access(p, bytes, false, HERE); }           \
+  void __tsan_volatile_write##bytes(void* p) { emulator::volatile_access(p, bytes, true, HERE); }           \
+  void __tsan_unaligned_volatile_read##bytes(void* p) { emulator::volatile_access(p, bytes, false, HERE); } \
   void __tsan_unaligned_volatile_write##bytes(void* p) { emulator::volatile_access(p, bytes, true, HERE); }
 HOOKS(1)
 HOOKS(2)

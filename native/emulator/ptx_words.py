@@ -62,7 +62,16 @@ ARITHMETIC = {
 OF_FLOATS = re.compile(r"rcp|sqrt|rsqrt|ex2|lg2|sin|cos|tanh|fma")
 BY_BITS = re.compile(r"and|or|xor|not|shl|shr|popc|clz")
 ROUNDING = re.compile(r"approx|full|rn|ftz")
-ATOMIC = {"add": "Add", "min": "Min", "max": "Max", "and": "And", "or": "Or", "xor": "Xor", "exch": "Exch", "cas": "CAS"}
+ATOMIC = {
+    "add": "Add",
+    "min": "Min",
+    "max": "Max",
+    "and": "And",
+    "or": "Or",
+    "xor": "Xor",
+    "exch": "Exch",
+    "cas": "CAS",
+}
 WHOLE = {
     "membar.gl": "__threadfence()",
     "membar.sys": "__threadfence_system()",
@@ -136,8 +145,9 @@ def translated(line: str, given: list[str]) -> str | None:
     names = re.findall(r"\b[abc]\b", expression)
     if len(values) != 1 + len(set(names)):
         return None
+    kinds = ["T", "std::uint32_t" if first in ("shl", "shr") else "T", "T"]
     bound = "; ".join(
-        f"const auto {name} = ::emulator::in_register<{'std::uint32_t' if first in ('shl', 'shr') and name == 'b' else 'T'}>{value}"
-        for name, value in zip("abc", values[1:])
+        f"const auto {name} = ::emulator::in_register<{kind_of}>{value}"
+        for name, kind_of, value in zip("abc", kinds, values[1:], strict=False)
     )
     return f"[&] {{ using T = {kind}; {bound}; ::emulator::set_register({values[0]}, T({expression})); }}()"

@@ -228,8 +228,7 @@ Report report() {
       fault = {key.kind, seen.words + ", in " + key.kernel, here.file, there.file, here.line, there.line, 0};
     fault.count += seen.count;
   }
-  for (auto& [key, fault] : by_line)
-    (fault.kind == kNote ? result.notes : result.faults).push_back(std::move(fault));
+  for (auto& [key, fault] : by_line) (fault.kind == kNote ? result.notes : result.faults).push_back(std::move(fault));
   std::map<std::tuple<std::string, std::string, int, std::string, bool, int>, Line> lines;
   std::map<const Line*, double> wastes;
   for (const auto& [key, sum] : counts) {
@@ -244,7 +243,8 @@ Report report() {
     line.shared = key.shared;
     // Several accesses of a line: the first place of the one that wastes most.
     const double waste = double(sum.cost - sum.least) / double(sum.accesses);
-    if (const auto [most, is_new] = wastes.try_emplace(&line, waste); is_new || waste > most->second || (waste == most->second && sum.first < line.first)) {
+    if (const auto [most, is_new] = wastes.try_emplace(&line, waste);
+        is_new || waste > most->second || (waste == most->second && sum.first < line.first)) {
       most->second = waste;
       line.first = sum.first;
     }
@@ -273,8 +273,9 @@ std::string to_json(const Report& report) {
     comma = "";
     for (const auto& f : list) {
       out << comma << "{\"kind\": " << quoted(f.kind) << ", \"words\": " << quoted(f.words)
-          << ", \"file\": " << quoted(f.file) << ", \"line\": " << f.line << ", \"other_file\": " << quoted(f.other_file)
-          << ", \"other_line\": " << f.other_line << ", \"count\": " << f.count << "}";
+          << ", \"file\": " << quoted(f.file) << ", \"line\": " << f.line
+          << ", \"other_file\": " << quoted(f.other_file) << ", \"other_line\": " << f.other_line
+          << ", \"count\": " << f.count << "}";
       comma = ", ";
     }
   };

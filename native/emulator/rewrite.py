@@ -138,7 +138,9 @@ def shared_by_file(text: str) -> str:
         if scope(text, match.start()) != "namespace":
             continue
         if match[3]:  # extern
-            uses = {match[3]: f'static_cast<{match[2]}*>(::emulator::dynamic_shared("{match[3]}", alignof({match[2]})))'}
+            uses = {
+                match[3]: f'static_cast<{match[2]}*>(::emulator::dynamic_shared("{match[3]}", alignof({match[2]})))'
+            }
             made = "\n" * match[0].count("\n")
         else:
             declared = re.findall(r"(static .*?;) \w+& (\w+) = (.*?\)\));", shared(SHARED.fullmatch(match[0])))  # type: ignore[arg-type]

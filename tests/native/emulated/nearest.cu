@@ -49,6 +49,18 @@ __global__ void shared_word_past(float* y, const float* x) {
   at[16] = x[0];  // fault: outside
   y[0] = x[0];
 }
+__global__ void shared_word_before(float* y, const float* x) {
+  __shared__ float tile[16];
+  float* at = tile;
+  at[int(threadIdx.x) - 1] = x[0];  // fault: outside
+  y[0] = x[0];
+}
+__global__ void shared_vector_past(float* y, const float* x) {
+  __shared__ __align__(16) float tile[6];
+  for (int k = 0; k < 6; ++k) tile[k] = x[k];
+  const float* at = tile;
+  *reinterpret_cast<float4*>(y) = reinterpret_cast<const float4*>(at)[threadIdx.x + 1];  // fault: outside
+}
 __global__ void shared_byte_past(float* y, const float* x) {
   __shared__ Bytes bytes[5];
   Bytes* at = bytes;
@@ -155,7 +167,8 @@ __global__ void first_byte_of_a_word(float* y, const float*) {
   reinterpret_cast<unsigned*>(y)[0] = threadIdx.x;  // fault: race in a warp
 }
 __global__ void last_byte_of_a_double(float* y, const float*) {
-  reinterpret_cast<unsigned long long*>(y)[0] = static_cast<unsigned long long>(threadIdx.x) << 56;  // fault: race in a warp
+  reinterpret_cast<unsigned long long*>(y)[0] = static_cast<unsigned long long>(threadIdx.x)
+                                                << 56;  // fault: race in a warp
 }
 __global__ void one_byte(float* y, const float*) {
   reinterpret_cast<Bytes*>(y)[3] = Bytes(threadIdx.x);  // fault: race in a warp
@@ -175,7 +188,7 @@ __global__ void last_unset(float* y, const float* x) {
 __global__ void volatile_is_no_barrier(float* y, const float* x) {
   __shared__ float tile[32];
   volatile float* at = tile;
-  at[threadIdx.x] = x[threadIdx.x];  // fault: race in a warp
+  at[threadIdx.x] = x[threadIdx.x];       // fault: race in a warp
   y[threadIdx.x] = at[31 - threadIdx.x];  // fault: race in a warp, unset
 }
 
@@ -325,7 +338,8 @@ __global__ void divides_by_zero(float* y, const float*) {
   y[0] = float(7 / int(threadIdx.x));  // fault: division
 }
 
-// ---- the host ---------------------------------------------------------------------------------------------------------
+// ---- the host
+// ---------------------------------------------------------------------------------------------------------
 void set_by_the_host(float* y, const float*) {
   memset(y, 0, 4);  // fault: outside
 }
@@ -644,12 +658,18 @@ void reset_variables() {
 }
 
 const std::vector<Planted>& nearest() {
-#define ONE(name, blocks, threads, bytes) \
-  { #name, [](float* y, const float* x) { name<<<blocks, threads, bytes>>>(y, x); } }
-#define PARTS(name, blocks, threads) \
-  { #name, [](float* y, const float* x) { set(y, x), name<<<blocks, threads>>>(y, y + 128); } }
+#define ONE(name, blocks, threads, bytes)                                           \
+  {                                                                                 \
+    #name, [](float* y, const float* x) { name<<<blocks, threads, bytes>>>(y, x); } \
+  }
+#define PARTS(name, blocks, threads)                                                          \
+  {                                                                                           \
+    #name, [](float* y, const float* x) { set(y, x), name<<<blocks, threads>>>(y, y + 128); } \
+  }
 #define HOST(name) \
-  { #name, name }
+  {                \
+    #name, name    \
+  }
   static const std::vector<Planted> kAll = {
       ONE(byte_past, 1, 1, 0),
       ONE(half_past, 1, 1, 0),
@@ -659,6 +679,8 @@ const std::vector<Planted>& nearest() {
       ONE(byte_before, 1, 1, 0),
       ONE(vector_half_past, 1, 1, 0),
       ONE(shared_word_past, 1, 1, 0),
+      ONE(shared_word_before, 1, 1, 0),
+      ONE(shared_vector_past, 1, 1, 0),
       ONE(shared_byte_past, 1, 1, 0),
       ONE(dynamic_past, 1, 1, 256),
       ONE(variable_past, 1, 1, 0),
@@ -719,8 +741,10 @@ const std::vector<Planted>& nearest() {
 }
 
 const std::vector<Planted>& nearly() {
-#define TICKET(name, blocks, threads) \
-  { #name, [](float* y, const float* x) { set(y, x), name<<<blocks, threads>>>(y, y + 64, x); } }
+#define TICKET(name, blocks, threads)                                                           \
+  {                                                                                             \
+    #name, [](float* y, const float* x) { set(y, x), name<<<blocks, threads>>>(y, y + 64, x); } \
+  }
   static const std::vector<Planted> kAll = {
       ONE(right_ends, 1, 1, 0),
       ONE(right_shared_ends, 1, 1, 256),

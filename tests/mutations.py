@@ -2382,6 +2382,8 @@ EMULATOR = [
         ("ctest test_emulator_faults",),
         ("barriers-divide-no-time", "order", "  ++machine.epoch;\n", ""),
         ("shuffles-order-memory", "order", "    if (order) {\n", "    if (true) {\n"),
+        ("prints-wait", "order", "  std::fflush(stdout);  // what", "  // what"),
+        ("barriers-tell-nothing", "order", "  if (machine.telling) {\n", "  if (false) {\n"),
     ),
     *of(
         "native/emulator/memory.cpp",

@@ -155,7 +155,7 @@ void end_meeting(const Warp& warp, unsigned mask) {
     for (std::size_t j = 0; j < of_lane.size(); ++j) known[j] = std::max(known[j], of_lane[j]);
   }
   if (differ) add_fault("meeting", "lanes of a warp wait for each other at different places", place);
-  if (order) {
+  if (order && machine.telling) {
     std::vector<Thread*> lanes;
     for (int k = 0; k < warp.lanes; ++k)
       if (mask >> k & 1) lanes.push_back(&warp.first[k]);

@@ -10,6 +10,7 @@ __shared__ float tile_of_file[8][4];
 namespace {
 
 using Bytes = unsigned char;
+using Long = unsigned long long;
 
 __device__ float table[8] = {0, 1, 2, 3, 4, 5, 6, 7};
 __device__ float board[4][4];
@@ -167,8 +168,7 @@ __global__ void first_byte_of_a_word(float* y, const float*) {
   reinterpret_cast<unsigned*>(y)[0] = threadIdx.x;  // fault: race in a warp
 }
 __global__ void last_byte_of_a_double(float* y, const float*) {
-  reinterpret_cast<unsigned long long*>(y)[0] = static_cast<unsigned long long>(threadIdx.x)
-                                                << 56;  // fault: race in a warp
+  reinterpret_cast<Long*>(y)[0] = static_cast<unsigned long long>(threadIdx.x) << 56;  // fault: race in a warp
 }
 __global__ void one_byte(float* y, const float*) {
   reinterpret_cast<Bytes*>(y)[3] = Bytes(threadIdx.x);  // fault: race in a warp
@@ -370,12 +370,12 @@ __global__ void right_shared_ends(float* y, const float* x) {
 __global__ void right_alignment(float* y, const float* x) {
   const auto* bytes = reinterpret_cast<const Bytes*>(x);
   const float zero = 0 * (float(bytes[1]) + *reinterpret_cast<const unsigned short*>(bytes + 2) + x[1]) +
-                     0 * float(reinterpret_cast<const unsigned long long*>(x)[1] % 2);
+                     0 * float(reinterpret_cast<const Long*>(x)[1] % 2);
   y[0] = x[0] + zero + 0 * reinterpret_cast<const float4*>(x + 4)->x;
 }
 __global__ void right_equal_bytes(float* y, const float* x) {
   reinterpret_cast<Bytes*>(y)[7] = 3;
-  reinterpret_cast<unsigned long long*>(y)[1] = 5;
+  reinterpret_cast<Long*>(y)[1] = 5;
   y[0] = x[0];
 }
 __global__ void right_neighbours(float* y, const float* x) {
@@ -433,6 +433,10 @@ __global__ void right_symbol(float* y, const float* x) {
 }
 __global__ void right_managed(float* y, const float* x) {
   if (threadIdx.x == 0) y[0] = x[0] + float(both++ - 3);
+}
+__global__ void right_print(float* y, const float* x) {
+  y[threadIdx.x] = x[threadIdx.x];
+  printf("%d ", int(threadIdx.x));
 }
 struct Pair {
   float values[40];
@@ -776,6 +780,7 @@ const std::vector<Planted>& nearly() {
          right_managed<<<1, 32>>>(y, x);
          if (both != 4) set(y, x, 0);
        }},
+      ONE(right_print, 1, 2, 0),
       ONE(right_copies, 1, 1, 0),
       {"right_struct",
        [](float* y, const float* x) {

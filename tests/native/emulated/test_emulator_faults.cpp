@@ -1,5 +1,6 @@
 // The emulator against kernels with planted faults: each is found, at its line; and against right ones: no report.
 #include <cuda_runtime_api.h>
+#include <stdio_ext.h>
 
 #include <fstream>
 #include <map>
@@ -76,6 +77,7 @@ void check_right(const Planted& one) {
   reset_variables();
   emulator::reset();
   one.run(y, x);
+  testing::report(__fpending(stdout) == 0, std::string(one.name) + ": its print waits", __FILE__, __LINE__);
   testing::report(cudaGetLastError() == cudaSuccess, std::string(one.name) + ": an error", __FILE__, __LINE__);
   const auto report = emulator::report();
   testing::report(report.faults.empty(), std::string(one.name) + ": " + emulator::to_words({report.faults, {}, {}}),

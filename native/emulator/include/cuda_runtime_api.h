@@ -302,12 +302,12 @@ int meet_block(bool value, bool* all);
 // One lane's value out of those met; reports a lane that took no part.
 std::uint64_t value_of(const Met& met, int lane);
 
-void atomic_access(const void* address, std::size_t bytes);  // what follows on it is one indivisible operation
-void atomic_done(const void* address, bool changed);         // a thread that changes nothing again and again waits
+void atomic_access(const void* address, std::size_t bytes);      // what follows on it is one indivisible operation
+void atomic_done(const void* address, bool changed);             // a thread that changes nothing again and again waits
 void copy_bytes(void* to, const void* from, std::size_t bytes);  // unseen by the hooks
-void fence(bool of_block);  // of_block: for the thread's own block only
-void pause();             // lets other threads run
-std::uint64_t cycles();   // of this machine's processor
+void fence(bool of_block);                                       // of_block: for the thread's own block only
+void pause();                                                    // lets other threads run
+std::uint64_t cycles();                                          // of this machine's processor
 
 struct Argument {
   const void* pointer;

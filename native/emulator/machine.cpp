@@ -65,16 +65,18 @@ void resume(Thread& thread) {
   machine.current = nullptr;
 }
 
-// What a signal says of a thread; it goes on here, at the top of its stack, and ends the launch.
-struct Signal {
-  const char* kind;
-  std::string words;
-  std::uint64_t place;
-} caught;
+// Where a thread goes on after a signal: at the top of its stack, to end the launch.
 [[noreturn]] void end_by_signal() {
   {
     const Inside own;
-    add_fault(caught.kind, who(machine.current->number, machine.block) + " " + caught.words, caught.place);
+    const Thread& me = *machine.current;
+    const char* what = me.signal == SIGFPE ? "divides a whole number by zero; the result on a GPU is undefined"
+                       : me.full ? "needs more than the 512 KB that a thread has for local variables and calls"
+                                 : "goes where there is no memory";
+    add_fault(me.signal == SIGFPE ? "division"
+              : me.full           ? "stack"
+                                  : "outside",
+              who(me.number, machine.block) + " " + what, me.place);
   }
   abandon_launch();
 }
@@ -86,19 +88,15 @@ void on_fault(int number, siginfo_t* info, void* context) {
     return;
   }
   auto& registers = static_cast<ucontext_t*>(context)->uc_mcontext.gregs;
-  const char* stack = machine.stacks + kStack * std::size_t(machine.current->number);
-  caught = {"outside", "goes where there is no memory", std::uint64_t(registers[REG_RIP])};
-  if (number == SIGFPE) {
-    caught.kind = "division";
-    caught.words = "divides a whole number by zero; the result on a GPU is undefined";
-  } else if (std::size_t(static_cast<char*>(info->si_addr) - stack) < kStackGuard) {
-    caught.kind = "stack";
-    caught.words = "needs more than the 512 KB that a thread has for local variables and calls";
-  }
+  Thread& me = *machine.current;
+  const char* stack = machine.stacks + kStack * std::size_t(me.number);
+  me.signal = number;
+  me.full = std::size_t(static_cast<char*>(info->si_addr) - stack) < kStackGuard;
+  me.place = std::uint64_t(registers[REG_RIP]);
   // A call that went nowhere: where it came from still lies on the stack.
   const auto top = std::uint64_t(registers[REG_RSP]);
   if (registers[REG_RIP] < 4096 && top - std::uint64_t(stack) < kStack - 8)
-    caught.place = *reinterpret_cast<const std::uint64_t*>(top) - 1;
+    me.place = *reinterpret_cast<const std::uint64_t*>(top) - 1;
   registers[REG_RSP] = std::int64_t(stack + kStack - 8);  // as after a call
   registers[REG_RIP] = std::int64_t(&end_by_signal);
 }

@@ -102,6 +102,8 @@ struct Thread {
   std::uint64_t poll_place = 0, poll_value = 0;
   int polls = 0;
 
+  int signal = 0;                      // of the processor, which ended it
+  bool full = false;                   // and whether its stack was
   std::vector<AsyncCopy> copies = {};  // of cp.async, on their way, first to last
   int groups = 0;                      // of them that are committed
 

@@ -1,4 +1,5 @@
-// The kernels of faults.cu and nearest.cu, each behind a call with y, 256 floats that nothing has written, and x, 192 that are set.
+// The kernels of faults.cu and nearest.cu, each behind a call with y, 256 floats that nothing has written, and x, 192
+// that are set.
 #pragma once
 
 #include <vector>

@@ -229,11 +229,7 @@ sign_of_gpu() {
 # words count, then the requirements that are or were INSTALLED, which so keep the choice; then what this machine has.
 choose() {
   local sign
-  case ${MNIST_CUDA_CPU_ONLY:-} in
-    0 | 1) return ;;
-    '') ;;
-    *) stop "MNIST_CUDA_CPU_ONLY is '$MNIST_CUDA_CPU_ONLY', expected 0, 1 or nothing" ;;
-  esac
+  [ -z "${MNIST_CUDA_CPU_ONLY:-}" ] || return 0
   export MNIST_CUDA_CPU_ONLY=0
   if [[ ${CMAKE_ARGS:-} =~ -DMNIST_CUDA(:[A-Z]+)?=OFF ]]; then
     MNIST_CUDA_CPU_ONLY=1
@@ -243,7 +239,7 @@ choose() {
     MNIST_CUDA_CPU_ONLY=1
     [ -n "$1" ] || say "set-up is for the CPU alone, as there is no NVIDIA driver and no nvcc; MNIST_CUDA_CPU_ONLY=0 adds the rest"
   elif [ -n "$1" ]; then
-    say "here is $sign now: adding what only a GPU needs (MNIST_CUDA_CPU_ONLY=1 leaves it out)"
+    say "here is $sign now: adding what only a GPU needs"
   fi
 }
 
@@ -397,6 +393,7 @@ set_up() {
     active) find_active ;;
     *) stop "MNIST_CUDA_ENV is '$MNIST_CUDA_ENV', expected 'active' or nothing" ;;
   esac
+  [[ ${MNIST_CUDA_CPU_ONLY:-} =~ ^[01]?$ ]] || stop "MNIST_CUDA_CPU_ONLY is '$MNIST_CUDA_CPU_ONLY', expected 0, 1 or nothing"
   (
     # pip answers Ctrl-C by failing, which must not look like a package or a compiler that does not work.
     trap 'say "stopped by Ctrl-C; the same command goes on from here"; exit 130' INT

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pty
 import re
@@ -40,6 +41,7 @@ case "$*" in
   echo "pip -r $(tail -n 1 "${{@: -1}}")" >>"$LOG"
   stop_at pip
   [ "$SLOW" != pip ] || sleep 2.5
+  [ -z "$HELD_UNTIL" ] || until [ -e "$HELD_UNTIL" ]; do sleep 0.1; done
   [ -z "$KILL_PIP" ] || kill -9 "$PPID"
   exit "${{PIP_EXIT:-0}}"
   ;;
@@ -103,10 +105,9 @@ def checkout(tmp_path: Path) -> Checkout:
     ours += ("MNIST_CUDA_ENV",)
     clean = {k: v for k, v in os.environ.items() if k not in ours}
     env = clean | {"PATH": f"{tools}:{os.environ['PATH']}", "TOOLS": str(tools), "LOG": str(tmp_path / "log")}
-    env |= {"MNIST_CUDA_CPU_ONLY": "0"}  # whatever this machine has
-    return Checkout(
-        path, env | dict.fromkeys(("KILL_PIP", "NO_PIP", "STOP_AT", "BROKEN", "FAILING", "LIBCUDA", "SLOW"), "")
-    )
+    env["MNIST_CUDA_CPU_ONLY"] = "0"  # whatever this machine has
+    unset = ("KILL_PIP", "NO_PIP", "STOP_AT", "BROKEN", "FAILING", "LIBCUDA", "SLOW", "HELD_UNTIL")
+    return Checkout(path, env | dict.fromkeys(unset, ""))
 
 
 @pytest.fixture
@@ -340,12 +341,14 @@ def test_a_choice_that_is_none_gets_one_line(bare: Checkout) -> None:
 def see(checkout: Checkout, **env: str) -> str:
     """What a terminal gets of `scripts/train`."""
     terminal, other_end = pty.openpty()
-    command = [checkout.path / "scripts" / "train"]
-    subprocess.run(command, env=checkout.env | env, stdout=subprocess.DEVNULL, stderr=other_end)
-    os.close(other_end)
-    shown = os.read(terminal, 1 << 16).decode()
+    command, shown = [checkout.path / "scripts" / "train"], b""
+    with subprocess.Popen(command, env=checkout.env | env, stdout=subprocess.DEVNULL, stderr=other_end):
+        os.close(other_end)
+        with contextlib.suppress(OSError):  # that it has ended
+            while some := os.read(terminal, 1 << 16):
+                shown += some
     os.close(terminal)
-    return shown
+    return shown.decode()
 
 
 def test_a_terminal_sees_what_is_being_done(checkout: Checkout) -> None:
@@ -360,19 +363,24 @@ def test_a_terminal_sees_what_is_being_done(checkout: Checkout) -> None:
 def test_a_terminal_sees_time_pass_in_silence(checkout: Checkout, stage: str, doing: str) -> None:
     """Nothing is written for so long by what runs; other outputs get no such lines."""
     shown = see(checkout, SLOW=stage)
-    assert re.search(rf"\r\x1b\[K   [12] s  {doing}", shown)
+    assert re.search(rf"\r\x1b\[K   [1-9] s  {doing}", shown)
     assert "\r" not in checkout.run("train", PYTHON="python3", SLOW=stage).stderr
 
 
-def test_who_waits_for_another_set_up_says_for_whom(checkout: Checkout) -> None:
-    command = [str(checkout.path / "scripts" / "train")]
-    with subprocess.Popen(command, env=checkout.env | {"SLOW": "pip"}, stderr=subprocess.DEVNULL) as first:
-        while not (checkout.path / ".venv" / "requirements.txt").exists():
+def test_who_waits_for_another_set_up_says_for_whom(checkout: Checkout, tmp_path: Path) -> None:
+    command, done = [str(checkout.path / "scripts" / "train")], tmp_path / "done"
+    held = checkout.env | {"HELD_UNTIL": str(done)}
+    with subprocess.Popen(command, env=held, stderr=subprocess.PIPE, text=True) as first:
+        assert first.stderr
+        while not first.stderr.readline().startswith("mnist-cuda: installing"):
             assert first.poll() is None
-        result = checkout.run("train")
-        assert (
-            result.stderr == f"mnist-cuda: waiting for process {first.pid} ({command[0]}), which sets up this folder\n"
-        )
+        with subprocess.Popen(command, env=checkout.env, stderr=subprocess.PIPE, text=True) as second:
+            assert second.stderr
+            waits = f"mnist-cuda: waiting for process {first.pid} ({command[0]}), which sets up this folder\n"
+            assert second.stderr.readline() == waits
+            done.touch()
+            assert second.stderr.read() == ""
+    assert (first.returncode, second.returncode) == (0, 0)
     assert [line.split()[0] for line in checkout.log()] == ["venv", "pip", "build"]
 
 

@@ -278,7 +278,7 @@ for d in distributions():
 install() {
   local lines=$1 there library found size=''
   local log=$state/requirements.log pip=("$python" -m pip install --disable-pip-version-check --progress-bar off)
-  [ "$state" != "$venv" ] || pip+=(--no-compile)  # Python compiles what it imports, a tenth of it
+  [ "$state" != "$venv" ] || pip+=(--no-compile)  # what is never imported needs no bytecode
   if [ "$state" != "$venv" ] || grep -q '^torch==' <<<"$2"; then
     there=$(grep -E '^(nvidia-|cuda-|torch|triton)' <<<"$2") || true
     for library in cudnn cublas; do

@@ -6,7 +6,7 @@
 # `bin`, the folder of its programs. Variables it obeys (docs/install.md says more):
 #   PYTHON                interpreter that .venv is made with, by default python3
 #   MNIST_CUDA_ENV        `active`: no .venv, the environment of ${PYTHON:-python3} as it is
-#   MNIST_CUDA_CPU_ONLY   1: neither install nor build what only a GPU needs
+#   MNIST_CUDA_CPU_ONLY   1: neither install nor build what only a GPU needs; 0: do both; else `choose` decides
 #   CMAKE_ARGS            options for the native build, such as -DMNIST_CUDA=OFF; CXX, CUDACXX and CUDAARCHS work too
 # shellcheck shell=bash
 
@@ -19,40 +19,62 @@ state=$venv  # where set-up keeps .home, .installed, .built and its logs
 # shellcheck disable=SC2034  # for the scripts that source this: machine code of wheels, and PTX for what comes after
 for_wheels="-DMNIST_CUDA=WHEELS -DCMAKE_CUDA_ARCHITECTURES=75-real;80-real;86-real;90a-real;100-real;120"
 
-say() { printf 'mnist-cuda: %s\n' "$*" >&2; }
+width=0  # of the terminal, if it is one that people look at
+if [ -t 2 ]; then
+  width=$(stty size <&2 2>/dev/null | cut -d' ' -f2) || true
+  [ "${width:-0}" -gt 0 ] || width=80
+fi
+said=''  # the last line
+
+erase_tick() { [ "$width" -eq 0 ] || printf '\033[K' >&2; }
+
+say() {
+  said=$*
+  erase_tick
+  printf 'mnist-cuda: %s\n' "$said" >&2
+}
 stop() {
   say "$@"
   exit 4
 }
 
-# logged LOG COMMAND...: all output goes to LOG. CMake's line about the choice of a compiler is said here, too, and a terminal
-# shows what is being done, in a line that is erased again.
+# tick START WHAT: a terminal shows what is being done, and for how long, in a line that goes again.
+tick() {
+  local line
+  [ "$width" -gt 0 ] || return 0
+  printf -v line '%4d s  %s' $((SECONDS - $1)) "$2"
+  printf '\r\033[K%s\r' "${line:0:width-1}" >&2
+}
+
+# logged LOG COMMAND...: all output goes to LOG. CMake's line about the choice of a compiler is said here, too.
 logged() {
-  local log=$1 line status=0 width=
+  local log=$1 line part='' doing=$said status=0 start=$SECONDS
   shift
-  if [ -t 2 ]; then
-    width=$(stty size <&2 2>/dev/null | cut -d' ' -f2) || true
-    [ "${width:-0}" -gt 0 ] || width=80
-  fi
-  "$@" 2>&1 </dev/null | tee "$log" | while IFS= read -r line; do
-    [[ ! $line =~ --\ mnist-cuda:\ (.*) ]] || say "${BASH_REMATCH[1]}"
-    [ -n "$width" ] || continue
-    if [[ $line =~ (\[[0-9]+/[0-9]+\])\ (.*) ]]; then
-      line="${BASH_REMATCH[1]} ${BASH_REMATCH[2]##*/}"
-    elif [[ ! $line =~ ^\ *(Collecting|Downloading|Installing)\  ]]; then
-      continue
+  "$@" 2>&1 </dev/null | tee "$log" | while true; do
+    if IFS= read -r -t 1 line; then
+      line=$part$line part=''
+      if [[ $line =~ --\ mnist-cuda:\ (.*) ]]; then
+        say "${BASH_REMATCH[1]}"
+      elif [[ $line =~ (\[[1-9][0-9]*/[0-9]+\])\ (.*) ]]; then
+        doing="${BASH_REMATCH[1]} ${BASH_REMATCH[2]##*/}"
+      elif [[ $line =~ ^\ *(\*\*\*\ )?((Collecting|Downloading|Installing|Configuring|Building)\ .*) ]]; then
+        doing=${BASH_REMATCH[2]}
+      fi
+    elif [ $? -gt 128 ]; then  # nothing new within a second, or not all of a line
+      part+=$line
+    else
+      break
     fi
-    printf '\r\033[K%s\r' "${line:0:width-1}" >&2
+    tick "$start" "$doing"
   done || status=$?
-  [ -z "$width" ] || printf '\033[K' >&2
+  erase_tick
   return "$status"
 }
 
-# quietly COMMAND...: what it says is shown only if it fails.
+# quietly LOG COMMAND...: what it says is shown only if it fails.
 quietly() {
-  local output
-  output=$("$@" 2>&1) || {
-    printf '%s\n' "$output" >&2
+  logged "$@" || {
+    cat "$1" >&2
     return 1
   }
 }
@@ -117,21 +139,22 @@ base_python() {
 # new_venv PYTHON FOLDER: an environment with pip in it. A Python without ensurepip (Debian's without python3-venv, Colab's)
 # cannot put it there; then its own pip does, if it knows --python, or uv.
 new_venv() {
-  local version name=${2##*/}
+  local version name=${2##*/} log=$2/venv.log
   local pip=(install -q 'pip>=23.1')
   version=$("$1" --version)
+  mkdir -p "$2"
   if ! "$1" -c 'import venv' 2>/dev/null; then
     stop "$1 has no module venv; install it (Debian: apt install python3-venv) or set MNIST_CUDA_ENV=active"
   elif "$1" -c 'import ensurepip' 2>/dev/null; then
     say "making $name with $version"
-    quietly "$1" -m venv "$2" && quietly "$2/bin/python" -m pip "${pip[@]}" --disable-pip-version-check
+    quietly "$log" "$1" -m venv "$2" && quietly "$log" "$2/bin/python" -m pip "${pip[@]}" --disable-pip-version-check
   elif "$1" -m pip --python "$1" --version >/dev/null 2>&1; then
     say "making $name with $version, which has no ensurepip, and with its pip"
-    quietly "$1" -m venv --without-pip "$2" &&
-      quietly "$1" -m pip --python "$2/bin/python" "${pip[@]}" --disable-pip-version-check
+    quietly "$log" "$1" -m venv --without-pip "$2" &&
+      quietly "$log" "$1" -m pip --python "$2/bin/python" "${pip[@]}" --disable-pip-version-check
   elif command -v uv >/dev/null; then
     say "making $name with $version, which has no ensurepip, and with pip from uv"
-    quietly "$1" -m venv --without-pip "$2" && quietly uv pip "${pip[@]}" --python "$2/bin/python"
+    quietly "$log" "$1" -m venv --without-pip "$2" && quietly "$log" uv pip "${pip[@]}" --python "$2/bin/python"
   else
     stop "$1 has neither ensurepip nor pip 22.3; install one of them (Debian: apt install python3-venv) or uv"
   fi || stop "the virtual environment could not be made; the reason is above"
@@ -191,6 +214,35 @@ adopt_active() {
   echo "$home" >"$state/.home"
 }
 
+# sign_of_gpu: what speaks for a GPU here: a driver, by its program or its library, as the build asks it, or an nvcc.
+sign_of_gpu() {
+  if command -v nvidia-smi; then
+    return
+  elif "$python" -c 'import ctypes; ctypes.CDLL("libcuda.so.1")' 2>/dev/null; then
+    echo libcuda.so.1
+  else
+    command -v nvcc || command -v "${CUDA_HOME:+$CUDA_HOME/bin/}nvcc" || command -v "${CUDA_PATH:+$CUDA_PATH/bin/}nvcc"
+  fi
+}
+
+# choose INSTALLED: whether what only a GPU needs is left out, as MNIST_CUDA_CPU_ONLY for the rest of set-up. The user's
+# words count, then the requirements that are or were INSTALLED, which so keep the choice; then what this machine has.
+choose() {
+  local sign
+  [ -z "${MNIST_CUDA_CPU_ONLY:-}" ] || return 0
+  export MNIST_CUDA_CPU_ONLY=0
+  if [[ ${CMAKE_ARGS:-} =~ -DMNIST_CUDA(:[A-Z]+)?=OFF ]]; then
+    MNIST_CUDA_CPU_ONLY=1
+  elif [ -n "${CMAKE_ARGS:-}${CUDACXX:-}${CUDAARCHS:-}" ] || grep -qE '^(cuda|nvidia)-' <<<"$1"; then
+    return
+  elif ! sign=$(sign_of_gpu); then
+    MNIST_CUDA_CPU_ONLY=1
+    [ -n "$1" ] || say "set-up is for the CPU alone, as there is no NVIDIA driver and no nvcc; MNIST_CUDA_CPU_ONLY=0 adds the rest"
+  elif [ -n "$1" ]; then
+    say "here is $sign now: adding what only a GPU needs"
+  fi
+}
+
 # What pyproject.toml requires to build, to run and for the extras, one requirement a line.
 requirements() {
   "$python" -c '
@@ -226,6 +278,7 @@ for d in distributions():
 install() {
   local lines=$1 there library found size=''
   local log=$state/requirements.log pip=("$python" -m pip install --disable-pip-version-check --progress-bar off)
+  [ "$state" != "$venv" ] || pip+=(--no-compile)  # what is never imported needs no bytecode
   if [ "$state" != "$venv" ] || grep -q '^torch==' <<<"$2"; then
     there=$(grep -E '^(nvidia-|cuda-|torch|triton)' <<<"$2") || true
     for library in cudnn cublas; do
@@ -242,7 +295,7 @@ install() {
     pip+=(-c "$state/constraints.txt")
   fi
   [ -n "$lines" ] || return 0
-  [[ $lines != *nvidia-cudnn* ]] || size=", a download of 1.6 GB (without a GPU, MNIST_CUDA_CPU_ONLY=1 makes it 50 MB)"
+  [[ $lines != *nvidia-cudnn* ]] || size=", a download of 1.6 GB (MNIST_CUDA_CPU_ONLY=1 leaves out what only a GPU needs)"
   say "installing what pyproject.toml requires$size"
   echo "$lines" >"$state/requirements.txt"
   logged "$log" "${pip[@]}" -r "$state/requirements.txt"
@@ -287,7 +340,7 @@ build_package() {
   fi
   check_compiler
   [ -f build/CMakeCache.txt ] || first=1
-  say "building the native engine$([ -z "$first" ] || echo ", which takes some minutes")"
+  say "building the native engine"
   echo "$options" >"$state/.building"
   compile "$arguments" "$first"
   cp build/.skbuild-info.json "$state/.build-info"
@@ -319,20 +372,36 @@ compile() {
   done
 }
 
+# alone: wait for whoever sets up this folder, too.
+alone() {
+  local pid program who='another process' start=$SECONDS
+  exec 9<"$root/pyproject.toml"
+  if ! flock -n 9; then
+    if read -r pid program 2>/dev/null <"$root/build/.set-up" && kill -0 "$pid" 2>/dev/null; then
+      who="process $pid ($program)"
+    fi
+    say "waiting for $who, which sets up this folder"
+    until flock -w 1 9; do tick "$start" "$said"; done
+    erase_tick
+  fi
+  mkdir -p "$root/build" && echo "$$ $0" >"$root/build/.set-up"
+}
+
 set_up() {
   case ${MNIST_CUDA_ENV:-} in
     '') ;;
     active) find_active ;;
     *) stop "MNIST_CUDA_ENV is '$MNIST_CUDA_ENV', expected 'active' or nothing" ;;
   esac
+  [[ ${MNIST_CUDA_CPU_ONLY:-} =~ ^[01]?$ ]] || stop "MNIST_CUDA_CPU_ONLY is '$MNIST_CUDA_CPU_ONLY', expected 0, 1 or nothing"
   (
     # pip answers Ctrl-C by failing, which must not look like a package or a compiler that does not work.
     trap 'say "stopped by Ctrl-C; the same command goes on from here"; exit 130' INT
-    if command -v flock >/dev/null; then
-      exec 9<"$root/pyproject.toml"
-      flock 9
-    fi
+    local before
+    if command -v flock >/dev/null; then alone; fi
+    before=$(cat "$state/.installed" "$state/.installing" 2>/dev/null) || true
     if [ "$state" = "$venv" ]; then make_venv; else adopt_active; fi
+    choose "$before"
     install_requirements "$@"
     build_package
   )

@@ -741,6 +741,43 @@ BENCH = [
         ("test_op_peers.py",),
         ("numba-s-tile-by-rows", "index", "of_x[row, i] * of_w[column, i]", "of_x[row, i] * of_w[row, i]"),
     ),
+    *of(
+        "mnist_cuda/peers/baseline.py",
+        ("test_baseline.py -k 'engine or cache'",),
+        ("slower-called-faster", "formula", "{us / own_us:.2f} times", "{own_us / us:.2f} times"),
+        (
+            "engine-with-another-batch",
+            "wrong value",
+            'fields |= {"npz":',
+            'fields |= {"batch_size": 8, "npz":',
+        ),
+        (
+            "unpacked-labels-of-the-other-half",
+            "index",
+            "parts[2].reshape(-1, SIDE, SIDE), parts[3])",
+            "parts[2].reshape(-1, SIDE, SIDE), parts[1])",
+        ),
+    ),
+]
+
+SET_UP = [
+    *of(
+        "scripts/setup.sh",
+        ("test_setup.py -k 'gpu or speaks or alone'",),
+        ("set-up-that-forgets-cuda", "state", """ || grep -qE '^(cuda|nvidia)-' <<<"$1"; then""", "; then"),
+        (
+            "gpu-that-comes-unseen",
+            "condition",
+            "  elif ! sign=$(sign_of_gpu); then\n",
+            '  elif [ -n "$1" ] || ! sign=$(sign_of_gpu); then\n',
+        ),
+        (
+            "driver-without-its-program-unseen",
+            "condition",
+            'ctypes.CDLL("libcuda.so.1")',
+            'ctypes.CDLL("libcuda.so.0")',
+        ),
+    ),
 ]
 
 # ---- host code -------------------------------------------------------------------------------------------------------
@@ -2572,6 +2609,7 @@ MUTATIONS = [
     *DATA,
     *PICTURES,
     *BENCH,
+    *SET_UP,
     *OPERATORS,
     *HOST,
     *FUSED,

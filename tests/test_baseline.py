@@ -1,8 +1,10 @@
 """The PyTorch baseline as a program: its precision, protocol, training and errors; and scripts/peers' own errors."""
 
 import copy
+import gzip
 import importlib.util
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -12,9 +14,13 @@ import cases
 import numpy as np
 import pytest
 from conftest import FULL, ROOT
+from data_server import idx, write
+from tiny import shell_program
 
 from mnist_cuda.bench.competitors import PEER_SCRIPTS, has_module
 from mnist_cuda.bench.process import CompetitorProcess
+from mnist_cuda.data import catalogue
+from mnist_cuda.engine import find_engine
 from mnist_cuda.engine.tolerances import error_of
 
 COMPILES = pytest.mark.skipif(not FULL, reason="compiles for a minute: MNIST_CUDA_TEST_FULL=1")
@@ -208,12 +214,18 @@ def test_trace(peer, files, tmp_path):
     assert sum("conv" in e["name"] for e in events) >= 40  # two layers forward and backward
 
 
-def test_overlapping_spans_of_a_trace_get_rows_of_their_own(tmp_path):
-    """As kernels side by side in a CUDA graph have; what lies within another stays."""
+@pytest.fixture
+def baseline(monkeypatch):
+    """What the baselines share, as a module."""
     spec = importlib.util.spec_from_file_location("baseline", PEER_SCRIPTS / "baseline.py")
-    baseline = importlib.util.module_from_spec(spec)
-    sys.modules["baseline"] = baseline  # dataclasses look there
-    spec.loader.exec_module(baseline)
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "baseline", module)  # dataclasses look there
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_overlapping_spans_of_a_trace_get_rows_of_their_own(baseline, tmp_path):
+    """As kernels side by side in a CUDA graph have; what lies within another stays."""
 
     def span(name, ts, dur, tid=7):
         return {"ph": "X", "name": name, "pid": 1, "tid": tid, "ts": ts, "dur": dur}
@@ -234,6 +246,135 @@ def test_overlapping_spans_of_a_trace_get_rows_of_their_own(tmp_path):
     written = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
     names = {e["tid"]: e["args"]["name"] for e in written if e["ph"] == "M"}
     assert names == {7: "stream", 9: "stream (2)", 10: "stream (3)"}
+
+
+COMPARED = re.compile(
+    r"([\d.]+) times as long as `(\w+)` of mnist-cuda, which takes ([\d.]+) us an iteration here "
+    r"\(fp32, batch 8, by \S+\)"
+)
+
+
+@pytest.mark.parametrize("arguments", [[], ["--device", "cpu", "--epochs", "2"]])
+def test_by_hand_it_takes_what_is_here_and_compares(arguments, peer, tmp_path, monkeypatch):
+    """The GPU if there is one, the cached data, and the engine that this machine would train with."""
+    names = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
+    arrays = 2 * (cases.strokes(48), cases.labels(48))
+    files = {f"{name}-ubyte.gz": gzip.compress(idx(array)) for name, array in zip(names, arrays, strict=True)}
+    write(tmp_path / "mnist", files)
+    monkeypatch.setenv("MNIST_CUDA_CACHE", str(tmp_path))
+    run = peer.run("--batch-size", "8", "--iters", "20", "--threads", "1", *arguments)
+    assert (run.returncode, run.stderr) == (0, "")
+    lines = run.stdout.splitlines()
+    times, engine, us = COMPARED.fullmatch(lines[-1]).groups()
+    if arguments:
+        assert "--device" not in run.stdout
+        assert engine == "cpu"
+        assert sum(line.startswith("epoch ") for line in lines) == 2
+    else:
+        finds = subprocess.run(
+            [peer.command[0], "-c", "import torch; print(torch.cuda.is_available())"], capture_output=True
+        )
+        device = "cuda, as PyTorch finds a" if finds.stdout == b"True\n" else "cpu, as PyTorch finds no"
+        assert lines[0] == f"--device {device} GPU"
+        assert engine == find_engine("auto").name
+        median = next(float(line.split()[0]) for line in lines if "us an iteration (median" in line)
+        assert float(times) == pytest.approx(median / float(us), rel=0.02, abs=0.006)
+    assert f"from {tmp_path / 'mnist'}: setting up" in run.stdout
+
+
+# Stands for a Python with mnist-cuda: writes down what it is asked, and answers by a clock of its own.
+FAKE_ENGINE = r"""
+while read -r line; do
+  echo "$line" >>"$(dirname "$0")/log"
+  case $line in
+  *'"setup"'*) echo '{"ok": true, "engine": "fused"}' ;;
+  *) steps=${line##*: }; echo "{\"seconds\": ${steps%?}e-3, \"losses\": [1, 1]}" ;;
+  esac
+done
+"""
+
+
+def of_strokes(baseline, **fields):
+    """A set-up, and data for it."""
+    images, labels = cases.strokes(24), cases.labels(24)
+    return baseline.Setup(**fields), baseline.Data(images, labels, images[:0], labels[:0])
+
+
+def test_the_engine_runs_the_same_set_up(baseline, tmp_path, monkeypatch):
+    python = shell_program(tmp_path / "python", FAKE_ENGINE)
+    monkeypatch.setattr(baseline, "interpreter_of_mnist_cuda", lambda: str(python))
+    fields = {"batch_size": 6, "lr": 0.25, "precision": "tf32", "threads": 3, "data": "host"}
+    found = baseline.compare(2500.0, "auto", *of_strokes(baseline, **fields), 10)
+    assert found == (
+        "2.50 times as long as `fused` of mnist-cuda, which takes 1000.0 us an iteration here "
+        f"(tf32, batch 6, by {python})"
+    )
+    asked = json.loads((tmp_path / "log").read_text().splitlines()[0])
+    assert {name: asked[name] for name in fields} == fields
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        ("echo 'no libm.so' >&2; exit 7", "its process ended with 7: no libm.so"),
+        ('read -r line; echo \'{"error": "UsageError: no bf16"}\'', ": no bf16"),
+        ("read -r line; echo hello", "JSONDecodeError"),
+    ],
+)
+def test_an_engine_that_cannot_run_is_one_line(baseline, tmp_path, monkeypatch, answer, reason):
+    python = shell_program(tmp_path / "python", answer)
+    monkeypatch.setattr(baseline, "interpreter_of_mnist_cuda", lambda: str(python))
+    found = baseline.compare(2500.0, "auto", *of_strokes(baseline, batch_size=8), 10)
+    assert found.startswith("not compared with mnist-cuda: ")
+    assert reason in found
+    assert "UsageError" not in found
+    assert "\n" not in found
+
+
+def test_without_mnist_cuda_it_says_what_sets_it_up(baseline, tmp_path, monkeypatch):
+    """A checkout's script where there is one, of a program that lies in it."""
+    assert baseline.interpreter_of_mnist_cuda()
+    monkeypatch.setattr(sys, "executable", shell_program(tmp_path / "python", "exit 1"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(baseline, "HERE", tmp_path / "checkout" / "mnist_cuda" / "peers")
+    remedies = ["activate an environment that has it"]
+    for remedy in remedies:
+        found = baseline.compare(1.0, "auto", *of_strokes(baseline, batch_size=8), 1)
+        assert found == f"not compared with mnist-cuda: no Python here has it built; {remedy}"
+        if remedy is remedies[0]:
+            script = shell_program(tmp_path / "checkout" / "scripts" / "train", "")
+            remedies.append(f"{script} sets one up")
+
+
+def test_the_cache_s_unpacked_copy_is_enough(baseline, mnist):
+    """As `--data-dir` leaves it there."""
+    folder = catalogue.cache_folder(catalogue.DATASETS["mnist"])
+    assert [path.name for path in folder.iterdir()] == [baseline.UNPACKED]
+    assert baseline.cached_mnist() == folder
+    found = baseline.load_data(baseline.Setup(data_dir=str(folder)))
+    expected = (mnist.train_images, mnist.train_labels, mnist.test_images, mnist.test_labels)
+    for array, values in zip((found.images, found.labels, found.test_images, found.test_labels), expected, strict=True):
+        np.testing.assert_array_equal(array, values)
+
+
+def test_a_cache_without_mnist_gets_one_line(baseline, tmp_path, monkeypatch):
+    for name in ("MNIST_CUDA_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert baseline_error(
+        baseline, f"MNIST is not in the cache, {tmp_path}/.cache/mnist-cuda/mnist; ./scripts/train or "
+    )
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "other"))
+    assert baseline_error(baseline, f"{tmp_path}/other/mnist-cuda/mnist; ")
+    monkeypatch.setenv("MNIST_CUDA_CACHE", str(tmp_path / "own"))
+    assert baseline_error(baseline, f"{tmp_path}/own/mnist; ")
+
+
+def baseline_error(baseline, part):
+    """Whether that is said, with the code for data."""
+    with pytest.raises(baseline.BaselineError) as error:
+        baseline.cached_mnist()
+    return part in str(error.value) and error.value.exit_code == 3
 
 
 def test_errors_of_setup(peer, files):

@@ -139,7 +139,13 @@ def checkout(tmp_path: Path) -> Path:
 def train(checkout: Path, wheels: Path, **env: str) -> subprocess.CompletedProcess[str]:
     ours = ("PYTHON", "PYTHONPATH", "CMAKE_ARGS", "CUDACXX", "MNIST_CUDA_ENV", "MNIST_CUDA_CPU_ONLY")
     clean = {key: value for key, value in os.environ.items() if key not in ours and not key.startswith("PIP_")}
-    offline = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels), "PIP_CONFIG_FILE": os.devnull, "CXX": "g++"}
+    offline = {
+        "MNIST_CUDA_CPU_ONLY": "0",
+        "PIP_NO_INDEX": "1",
+        "PIP_FIND_LINKS": str(wheels),
+        "PIP_CONFIG_FILE": os.devnull,
+        "CXX": "g++",
+    }
     command = [checkout / "scripts" / "train", "--epochs", "1"]
     return subprocess.run(command, env=clean | offline | env, capture_output=True, text=True, check=False)
 
@@ -194,5 +200,5 @@ def test_torch_keeps_its_libraries(checkout: Path, wheels: Path, tmp_path: Path)
     nvcc = (checkout / "build" / "nvcc").read_text()
     assert nvcc == str(checkout / ".venv-active" / "cuda" / "nvidia" / "cu13" / "bin" / "nvcc")
 
-    again = train(checkout, wheels, **env)
+    again = train(checkout, wheels, **env, MNIST_CUDA_CPU_ONLY="")  # what was chosen is kept
     assert (again.returncode, again.stderr) == (0, "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pty
 import re
@@ -30,6 +31,7 @@ case "$*" in
 "-m venv"*)
   echo venv >>"$LOG"
   stop_at venv
+  [ "$SLOW" != venv ] || sleep 2.5
   mkdir -p "${{@: -1}}/bin"
   cp "$0" "${{@: -1}}/bin/python"
   for tool in cmake ctest mnist-cuda; do cp "$TOOLS/tool" "${{@: -1}}/bin/$tool"; done
@@ -38,12 +40,15 @@ case "$*" in
 "-m pip install"*" -r "*)
   echo "pip -r $(tail -n 1 "${{@: -1}}")" >>"$LOG"
   stop_at pip
+  [ "$SLOW" != pip ] || sleep 2.5
+  [ -z "$HELD_UNTIL" ] || until [ -e "$HELD_UNTIL" ]; do sleep 0.1; done
   [ -z "$KILL_PIP" ] || kill -9 "$PPID"
   exit "${{PIP_EXIT:-0}}"
   ;;
 "-m pip install"*" --editable "*)
   echo "build $CMAKE_ARGS" >>"$LOG"
   stop_at build
+  [ "$SLOW" != build ] || sleep 2.5
   case "$CMAKE_ARGS" in
   *MNIST_CUDA=OFF*) toolkit=none ;;
   *MNIST_SYSTEM_NVCC=OFF*) toolkit=wheels && echo "-- mnist-cuda: CUDA code for 80 by PyPI's nvcc 13.4" ;;
@@ -56,6 +61,7 @@ case "$*" in
   echo "$root" >"$root/build/.skbuild-info.json"
   ;;
 "-m pip install"*) ;;
+*libcuda.so.1*) [ -n "$LIBCUDA" ] ;;
 "-m pytest"*) exec "$root/.venv/bin/ctest" "$@" ;;
 *) exec "{sys.executable}" "$@" ;;
 esac
@@ -95,10 +101,13 @@ def checkout(tmp_path: Path) -> Checkout:
     (path / "native" / "a.cpp").touch()
     shell_program(tools / "python3", FAKE_PYTHON)
     shell_program(tools / "tool", FAKE_TOOL)
-    ours = ("CI", "PYTHON", "CMAKE_ARGS", "CXX", "CUDACXX", "MNIST_CUDA_PEERS", "MNIST_CUDA_ENV", "MNIST_CUDA_CPU_ONLY")
+    ours = ("CI", "PYTHON", "CMAKE_ARGS", "CXX", "CUDACXX", "CUDAARCHS", "CUDA_HOME", "CUDA_PATH", "MNIST_CUDA_PEERS")
+    ours += ("MNIST_CUDA_ENV",)
     clean = {k: v for k, v in os.environ.items() if k not in ours}
     env = clean | {"PATH": f"{tools}:{os.environ['PATH']}", "TOOLS": str(tools), "LOG": str(tmp_path / "log")}
-    return Checkout(path, env | {"KILL_PIP": "", "NO_PIP": "", "STOP_AT": "", "BROKEN": "", "FAILING": ""})
+    env["MNIST_CUDA_CPU_ONLY"] = "0"  # whatever this machine has
+    unset = ("KILL_PIP", "NO_PIP", "STOP_AT", "BROKEN", "FAILING", "LIBCUDA", "SLOW", "HELD_UNTIL")
+    return Checkout(path, env | dict.fromkeys(unset, ""))
 
 
 @pytest.fixture
@@ -232,17 +241,147 @@ def test_an_install_without_cuda(checkout: Checkout) -> None:
     assert checkout.log()[-1] == "build -DMNIST_CUDA=OFF"
     assert re.findall("cuda|nvidia", (checkout.path / ".venv" / ".installed").read_text()) == []
     checkout.run("train")
-    assert checkout.log() == ["pip -r nvidia-cublas-cu12>=12.6,<13", "build "]
+    assert checkout.log() == [LAST_OF_CUDA, "build "]
+
+
+@pytest.fixture
+def bare(checkout: Checkout, tmp_path: Path) -> Checkout:
+    """One that decides for itself, on a machine without driver and nvcc."""
+    others = tmp_path / "others"
+    others.mkdir()
+    for tool in Path("/usr/bin").iterdir():
+        if not tool.name.startswith(("python", "nv")):
+            (others / tool.name).symlink_to(tool)
+    env = {"MNIST_CUDA_CPU_ONLY": "", "PATH": f"{tmp_path / 'tools'}:{others}"}
+    return Checkout(checkout.path, checkout.env | env)
+
+
+FOR_THE_CPU = (
+    "mnist-cuda: set-up is for the CPU alone, as there is no NVIDIA driver and no nvcc; MNIST_CUDA_CPU_ONLY=0 "
+)
+LAST_OF_CUDA = "pip -r nvidia-cublas-cu12>=12.6,<13"
+
+
+def lines_of_choice(result: subprocess.CompletedProcess[str]) -> list[str]:
+    return [line for line in result.stderr.splitlines() if line.startswith((FOR_THE_CPU, "mnist-cuda: here is "))]
+
+
+def test_without_driver_and_nvcc_it_is_for_the_cpu_alone(bare: Checkout) -> None:
+    """Said once, and kept when other packages come."""
+    result = bare.run("train")
+    assert (result.returncode, len(lines_of_choice(result))) == (0, 1), result.stderr
+    assert bare.log()[-1] == "build -DMNIST_CUDA=OFF"
+    assert re.findall("cuda|nvidia", (bare.path / ".venv" / ".installed").read_text()) == []
+    result = bare.run("train")
+    assert (result.returncode, result.stderr, bare.log()) == (0, "", [])
+    assert lines_of_choice(bare.run("test")) == []
+    assert bare.log() == ["pip -r playwright>=1.50"]
+
+
+def test_a_gpu_that_comes_later_is_noticed(bare: Checkout, tmp_path: Path) -> None:
+    """And is not forgotten when it goes, nor when an interrupted pip has set-up start over."""
+    bare.run("train")
+    bare.log()
+    smi = shell_program(tmp_path / "tools" / "nvidia-smi", "exit 9")
+    result = bare.run("train")
+    assert lines_of_choice(result) == [f"mnist-cuda: here is {smi} now: adding what only a GPU needs"]
+    assert bare.log() == [LAST_OF_CUDA, "build "]
+    smi.unlink()
+    result = bare.run("train")
+    assert (result.returncode, result.stderr, bare.log()) == (0, "", [])
+    assert bare.run("test", KILL_PIP="1").returncode != 0
+    bare.log()
+    assert lines_of_choice(bare.run("train")) == []
+    assert bare.log() == ["venv", LAST_OF_CUDA, "build "]
+
+
+# What speaks for a GPU: variables, or a program in a folder that they may name.
+SIGNS: dict[str, dict[str, str]] = {
+    "nvidia-smi": {},
+    "nvcc": {},
+    "libcuda.so.1": {"LIBCUDA": "1"},
+    "toolkit/bin/nvcc": {"CUDA_HOME": "{tools}/toolkit"},
+    "toolkit 2/bin/nvcc": {"CUDA_PATH": "{tools}/toolkit 2"},
+    "CUDACXX": {"CUDACXX": "/opt/nvcc"},
+    "CUDAARCHS": {"CUDAARCHS": "80"},
+    "CMAKE_ARGS": {"CMAKE_ARGS": "-DMNIST_WERROR=ON"},
+    "the user": {"MNIST_CUDA_CPU_ONLY": "0"},
+}
+
+
+@pytest.mark.parametrize("sign", SIGNS)
+def test_whatever_speaks_for_a_gpu_brings_all(bare: Checkout, tmp_path: Path, sign: str) -> None:
+    """Which stays when that is gone."""
+    tools = tmp_path / "tools"
+    if sign.endswith(("nvcc", "smi")):
+        shell_program(tools / sign, "exit 1")
+    result = bare.run("train", **{name: value.format(tools=tools) for name, value in SIGNS[sign].items()})
+    assert result.returncode == 0, result.stderr
+    assert lines_of_choice(result) == []
+    assert bare.log() == ["venv", LAST_OF_CUDA, f"build {SIGNS[sign].get('CMAKE_ARGS', '')}"]
+    if sign.endswith(("nvcc", "smi")):
+        (tools / sign).unlink()
+    assert lines_of_choice(bare.run("train")) == []
+    assert [line for line in bare.log() if line.startswith("pip")] == []
+    assert "cuda-toolkit" in (bare.path / ".venv" / ".installed").read_text()
+
+
+@pytest.mark.parametrize("wish", [{"MNIST_CUDA_CPU_ONLY": "1"}, {"CMAKE_ARGS": "-DMNIST_CUDA=OFF"}])
+def test_the_user_may_do_without(bare: Checkout, tmp_path: Path, wish: dict[str, str]) -> None:
+    shell_program(tmp_path / "tools" / "nvidia-smi", "echo 9.0")
+    result = bare.run("train", **wish)
+    assert (result.returncode, lines_of_choice(result)) == (0, [])
+    assert bare.log() == ["venv", "pip -r shtab>=1.13,<2", "build -DMNIST_CUDA=OFF"]
+
+
+def test_a_choice_that_is_none_gets_one_line(bare: Checkout) -> None:
+    _expect_one_line(bare.run("train", MNIST_CUDA_CPU_ONLY="yes"), "MNIST_CUDA_CPU_ONLY is 'yes'", "expected 0, 1 or")
+
+
+def see(checkout: Checkout, **env: str) -> str:
+    """What a terminal gets of `scripts/train`."""
+    terminal, other_end = pty.openpty()
+    command, shown = [checkout.path / "scripts" / "train"], b""
+    with subprocess.Popen(command, env=checkout.env | env, stdout=subprocess.DEVNULL, stderr=other_end):
+        os.close(other_end)
+        with contextlib.suppress(OSError):  # that it has ended
+            while some := os.read(terminal, 1 << 16):
+                shown += some
+    os.close(terminal)
+    return shown.decode()
 
 
 def test_a_terminal_sees_what_is_being_done(checkout: Checkout) -> None:
-    terminal, other_end = pty.openpty()
-    subprocess.run([checkout.path / "scripts" / "train"], env=checkout.env, stdout=subprocess.DEVNULL, stderr=other_end)
-    os.close(other_end)
-    shown = os.read(terminal, 1 << 16).decode()
-    os.close(terminal)
-    assert re.search(r"\r\x1b\[K\[3/9\] a\.cpp\.o\r\x1b\[K$", shown)
-    assert "\nmnist-cuda: CUDA code for 80 by /opt/nvcc 12.4\r\n" in shown
+    shown = see(checkout)
+    assert re.search(r"\r\x1b\[K +\d+ s  \[3/9\] a\.cpp\.o\r\x1b\[K$", shown)
+    assert "mnist-cuda: CUDA code for 80 by /opt/nvcc 12.4\r\n" in shown
+
+
+@pytest.mark.parametrize(
+    ("stage", "doing"), [("venv", "making .venv with "), ("pip", "installing "), ("build", "building ")]
+)
+def test_a_terminal_sees_time_pass_in_silence(checkout: Checkout, stage: str, doing: str) -> None:
+    """Nothing is written for so long by what runs; other outputs get no such lines."""
+    shown = see(checkout, SLOW=stage)
+    assert re.search(rf"\r\x1b\[K   [1-9] s  {doing}", shown)
+    assert "\r" not in checkout.run("train", PYTHON="python3", SLOW=stage).stderr
+
+
+def test_who_waits_for_another_set_up_says_for_whom(checkout: Checkout, tmp_path: Path) -> None:
+    command, done = [str(checkout.path / "scripts" / "train")], tmp_path / "done"
+    held = checkout.env | {"HELD_UNTIL": str(done)}
+    with subprocess.Popen(command, env=held, stderr=subprocess.PIPE, text=True) as first:
+        assert first.stderr
+        while not first.stderr.readline().startswith("mnist-cuda: installing"):
+            assert first.poll() is None
+        with subprocess.Popen(command, env=checkout.env, stderr=subprocess.PIPE, text=True) as second:
+            assert second.stderr
+            waits = f"mnist-cuda: waiting for process {first.pid} ({command[0]}), which sets up this folder\n"
+            assert second.stderr.readline() == waits
+            done.touch()
+            assert second.stderr.read() == ""
+    assert (first.returncode, second.returncode) == (0, 0)
+    assert [line.split()[0] for line in checkout.log()] == ["venv", "pip", "build"]
 
 
 def test_failed_pip_leaves_a_working_environment_alone(checkout: Checkout) -> None:
@@ -326,7 +465,7 @@ def test_missing_tools_get_one_line(checkout: Checkout, tmp_path: Path) -> None:
     compiler = shell_program(tmp_path / "tools" / "g++", "echo 10.2.1")
     _expect_one_line(checkout.run("train"), "g++ 11 or newer is needed for C++20 and this one is 10.2.1", "CXX=g++")
     compiler.unlink()
-    for tool in ("bash", "dirname", "basename", "cat", "grep", "flock"):
+    for tool in ("bash", "dirname", "basename", "cat", "grep", "flock", "mkdir"):
         compiler.with_name(tool).symlink_to(shutil.which(tool) or pytest.fail(f"{tool} is missing"))
     _expect_one_line(checkout.run("train", PATH=str(compiler.parent)), "there is no g++", "apt install g++")
 

@@ -3,7 +3,7 @@
 Each line on stdin is a command, each line on stdout its answer; peers/baseline.py, which the peers share, speaks the
 same protocol and says what the fields mean. Here `device` of the set-up is the GPU's ordinal.
     {"cmd": "setup", "batch_size", "lr", "precision", "threads", "device", "data", "npz", "weights", "order"}
-        -> {"ok": true, "setup_seconds", "versions"}
+        -> {"ok": true, "engine": the one that `auto` is, "setup_seconds", "versions"}; without weights, those of seed 0
     {"cmd": "run", "steps": 100} -> {"seconds", "losses": [first, last]}; the batches follow the order round and round
     {"cmd": "restart"} -> {"ok": true}   (the weights and the batch that the setup began with)
     {"cmd": "evaluate"} -> {"test_accuracy", "parameters_sha256"}
@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from mnist_cuda.engine import Engine, Fleet, find_engine
-from mnist_cuda.engine.model import digest
+from mnist_cuda.engine.model import digest, init_parameters
 from mnist_cuda.engine.timing import time_steps
 from mnist_cuda.machine import versions
 from mnist_cuda.ranks.processes import inherited
@@ -46,7 +46,8 @@ class Worker:
         with np.load(command["npz"]) as arrays:
             images, labels = arrays["images"], arrays["labels"]
             self._test = (arrays["test_images"], arrays["test_labels"]) if "test_images" in arrays else None
-        self._weights = load_model(Path(command["weights"])).parameters
+        weights = command.get("weights")
+        self._weights = load_model(Path(weights)).parameters if weights else init_parameters(0)
         self._batch, self._lr = int(command["batch_size"]), float(command["lr"])
         order = np.load(command["order"]).astype(np.int32)
         steps = len(order) // self._batch
@@ -71,6 +72,7 @@ class Worker:
             self._store(self._fleet)
         return {
             "ok": True,
+            "engine": self._engine.info.name,
             "setup_seconds": time.perf_counter() - start,
             "versions": versions(),
             "precision_pinned": self._engine.arithmetic,

@@ -8,6 +8,9 @@ An iteration is, for everyone: batch load, forward, backward, weight update and 
 from blocks of at least 50 ms between two synchronisations, after a warm-up; set-up (compilation, capture, tuning)
 is timed apart.
 
+Started by hand it takes the GPU if there is one, MNIST from the cache of mnist-cuda, and says at the end how its time
+compares with that of mnist-cuda's own engine, in a process of the interpreter that has it.
+
 With `--serve`, a program drives the baseline by JSON lines on stdin and reads one JSON line for each:
     {"cmd": "setup", "batch_size": 64, "npz": "digits.npz", ...any field of Setup}
         -> {"ok": true, "setup_seconds": 1.2, "versions": {...}, "precision_pinned": "..."}
@@ -32,8 +35,12 @@ import hashlib
 import json
 import math
 import os
+import re
+import shutil
 import struct
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -59,6 +66,13 @@ SHAPES = {
     "fc2.weight": (10, 128),
     "fc2.bias": (10,),
 }
+FILES = (
+    ("train-images-idx3-ubyte", 0x803),
+    ("train-labels-idx1-ubyte", 0x801),
+    ("t10k-images-idx3-ubyte", 0x803),
+    ("t10k-labels-idx1-ubyte", 0x801),
+)
+UNPACKED = "arrays.u8"  # of them all, in mnist-cuda's cache
 PRECISIONS = ("fp32", "tf32", "bf16", "fp64")
 BLOCK_SECONDS = 0.05
 WARM_UP_SECONDS = 0.5
@@ -163,12 +177,24 @@ def alone(setup: Setup) -> Iterator[None]:
             _held.pop()
 
 
-class Trainer(Protocol):
+class Runs(Protocol):
+    """What `bench` can time."""
+
+    def run(self, steps: int) -> tuple[float, list[float]]:
+        """Run training steps; seconds between two synchronisations, and the first and last step's loss."""
+
+
+class Trainer(Runs, Protocol):
     """What a baseline's script implements; `Served`, `bench` and `train` below drive it."""
 
+    FRAMEWORK: str
     OPTIONS: tuple[str, ...]
     versions: dict[str, str]
     precision_pinned: str
+
+    @staticmethod
+    def finds_gpu() -> bool:
+        """Whether --device cuda can work here."""
 
     def set_order(self, order: np.ndarray) -> None:
         """Train on the rows of order (steps, batch) from now on, starting again after the last."""
@@ -181,9 +207,6 @@ class Trainer(Protocol):
 
     def restart(self) -> None:
         """Take the weights and the first batch again that training began with."""
-
-    def run(self, steps: int) -> tuple[float, list[float]]:
-        """Run training steps; seconds between two synchronisations, and the first and last step's loss."""
 
     def set_images(self, images: np.ndarray) -> None:
         """Train on these images instead, as many and in the same place; on the device when it returns."""
@@ -204,6 +227,82 @@ class Trainer(Protocol):
         """The framework's own trace events of single steps, each within an event named `step 1`, `step 2`, ..."""
 
 
+# ---- mnist-cuda's own engine ---------------------------------------------------------------------------------------
+
+HERE = Path(__file__).resolve().parent
+
+
+def interpreter_of_mnist_cuda() -> str:
+    """The Python that has it: a checkout's .venv or an installation around this file, our own, or that on the PATH."""
+    command = shutil.which("mnist-cuda")
+    folders = [HERE.parents[1] / ".venv" / "bin", *(folder / "bin" for folder in HERE.parents[4:5])]
+    folders += [Path(command).parent] if command else []
+    for python in (*(str(folder / "python") for folder in folders), sys.executable):
+        with contextlib.suppress(OSError):
+            code = "import mnist_cuda._native"
+            if subprocess.run([python, "-c", code], cwd="/", capture_output=True, check=False).returncode == 0:
+                return python
+    script = HERE.parents[1] / "scripts" / "train"
+    remedy = f"{script} sets one up" if script.exists() else "activate an environment that has it"
+    raise BaselineError(f"no Python here has it built; {remedy}", 4)
+
+
+class OwnEngine:
+    """An engine of mnist-cuda in a process that speaks the protocol above; `log` is that process's stderr."""
+
+    def __init__(self, process: subprocess.Popen[str], log: Any) -> None:
+        self._process, self._log = process, log
+
+    def ask(self, **command: Any) -> dict[str, Any]:
+        with contextlib.suppress(BrokenPipeError):
+            print(json.dumps(command), file=self._process.stdin, flush=True)
+        line = self._process.stdout.readline()
+        if not line:
+            self._log.seek(0)
+            last = ([text.strip() for text in self._log if text.strip()] or ["without a word"])[-1]
+            raise BaselineError(f"its process ended with {self._process.wait()}: {last}", 4)
+        answer = json.loads(line)
+        if "error" in answer:
+            raise BaselineError(re.sub("^[A-Za-z]*Error: ", "", answer["error"]), 4)
+        return answer
+
+    def run(self, steps: int) -> tuple[float, list[float]]:
+        answer = self.ask(cmd="run", steps=steps)
+        return answer["seconds"], answer["losses"]
+
+
+def compare(us: float, engine: str, setup: Setup, data: Data, iterations: int) -> str:
+    """The sentence that compares `us` per iteration with the engine's, or that says why there is no comparison."""
+    try:
+        if RANKS > 1:
+            raise BaselineError(f"this is one of {RANKS} ranks")
+        python = interpreter_of_mnist_cuda()
+        command = [python, "-m", "mnist_cuda.bench.worker", engine]
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            tempfile.TemporaryFile("w+") as log,
+            subprocess.Popen(
+                command, cwd="/", stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
+            ) as p,
+        ):
+            try:
+                own = OwnEngine(p, log)
+                fields = {name: getattr(setup, name) for name in ("batch_size", "lr", "precision", "threads", "data")}
+                fields |= {"npz": f"{folder}/data.npz", "order": f"{folder}/order.npy"}
+                np.savez(fields["npz"], images=data.images, labels=data.labels)
+                np.save(fields["order"], order_of(setup, len(data.labels), 0).ravel())
+                name = own.ask(cmd="setup", **fields)["engine"]
+                own_us = bench(own, iterations)["median_us"]
+            finally:
+                p.kill()
+        return (
+            f"{us / own_us:.2f} times as long as `{name}` of mnist-cuda, which takes {own_us:.1f} us an iteration here "
+            f"({setup.precision}, batch {setup.batch_size}, by {python})"
+        )
+    except (BaselineError, OSError, ValueError) as error:
+        return f"not compared with mnist-cuda: {one_line(error)}"
+
+
 # ---- files -----------------------------------------------------------------------------------------------------------
 
 
@@ -221,16 +320,36 @@ def read_idx(folder: Path, name: str, magic: int) -> np.ndarray:
     return np.frombuffer(raw, np.uint8, offset=header).reshape(shape)
 
 
+def cached_mnist() -> Path:
+    """The folder where mnist-cuda keeps MNIST. Raises BaselineError unless it is there."""
+    user = os.environ.get("XDG_CACHE_HOME", "").strip() or Path.home() / ".cache"
+    folder = Path(os.environ.get("MNIST_CUDA_CACHE") or Path(user, "mnist-cuda")).expanduser() / "mnist"
+    if not (folder / UNPACKED).exists() and not (folder / f"{FILES[-1][0]}.gz").exists():
+        raise BaselineError(
+            f"MNIST is not in the cache, {folder}; ./scripts/train or `mnist-cuda data fetch` puts it there, or name "
+            "the folder of its four files by --data-dir",
+            3,
+        )
+    return folder
+
+
+def unpacked_mnist(path: Path) -> Data:
+    """The copy that mnist-cuda keeps in its cache: the four arrays, one after the other, a byte each element."""
+    counts = (60_000, 10_000)
+    raw = np.fromfile(path, np.uint8)
+    if len(raw) != sum(counts) * (SIDE * SIDE + 1):
+        raise BaselineError(f"{path}: {len(raw)} bytes, expected those of 70,000 images and labels; remove the file", 3)
+    parts = np.split(raw, np.cumsum([n for count in counts for n in (count * SIDE * SIDE, count)])[:-1])
+    return Data(parts[0].reshape(-1, SIDE, SIDE), parts[1], parts[2].reshape(-1, SIDE, SIDE), parts[3])
+
+
 def load_data(setup: Setup) -> Data:
     """Read the idx files of setup.data_dir, or the arrays images, labels[, test_images, test_labels] of setup.npz."""
-    if setup.data_dir is not None:
-        folder = Path(setup.data_dir)
-        data = Data(
-            read_idx(folder, "train-images-idx3-ubyte", 0x803),
-            read_idx(folder, "train-labels-idx1-ubyte", 0x801),
-            read_idx(folder, "t10k-images-idx3-ubyte", 0x803),
-            read_idx(folder, "t10k-labels-idx1-ubyte", 0x801),
-        )
+    folder = None if setup.data_dir is None else Path(setup.data_dir)
+    if folder and (folder / UNPACKED).exists() and not list(folder.glob(f"{FILES[0][0]}*")):
+        data = unpacked_mnist(folder / UNPACKED)
+    elif folder:
+        data = Data(*(read_idx(folder, name, magic) for name, magic in FILES))
     else:
         found = {"test_images": np.empty((0, SIDE, SIDE), np.uint8), "test_labels": np.empty(0, np.uint8)}
         with np.load(setup.npz) as arrays:
@@ -387,7 +506,7 @@ def accuracy(trainer: Trainer, data: Data) -> float:
     return int((trainer.classes(data.test_images) == data.test_labels).sum()) / len(data.test_labels)
 
 
-def bench(trainer: Trainer, iterations: int) -> dict[str, Any]:
+def bench(trainer: Runs, iterations: int) -> dict[str, Any]:
     """Times of an iteration in microseconds over at least `iterations` of them, and the loss of the last."""
     trainer.run(1)
     seconds, _ = trainer.run(3)
@@ -516,13 +635,13 @@ def parser_for(description: str, modes: tuple[str, ...], words: tuple[str, ...])
     """The command line that all baselines share."""
     parser = argparse.ArgumentParser(description=description)
     add = parser.add_argument
-    add("--data-dir", metavar="DIR", help="folder with the four idx files of the data set, plain or .gz")
+    add("--data-dir", metavar="DIR", help="folder with the four idx files, plain or .gz (default: mnist-cuda's cache)")
     add("--npz", metavar="FILE", help="data as arrays images, labels[, test_images, test_labels] instead")
     add("--mode", choices=modes, default=modes[0], help="how a step is run (default: %(default)s)")
     add("--options", nargs="+", choices=words, default=(), metavar="WORD", help=f"some of {', '.join(words) or 'none'}")
     add("--precision", choices=PRECISIONS, default="fp32", help="arithmetic (default: %(default)s)")
     add("--channels-last", action="store_true", help="NHWC instead of NCHW")
-    add("--device", choices=("cpu", "cuda"), default="cpu", help="default: %(default)s")
+    add("--device", choices=("cpu", "cuda"), help="default: cuda if there is a GPU, else cpu")
     add("--data", choices=("device", "host"), default="device", help="where the images live (default: %(default)s)")
     add("--batch-size", type=int, default=64, metavar="N", help="default: %(default)s")
     add("--lr", type=float, default=0.05, metavar="RATE", help="learning rate of plain SGD (default: %(default)s)")
@@ -544,11 +663,18 @@ def parser_for(description: str, modes: tuple[str, ...], words: tuple[str, ...])
 
 def main(trainer_class: Any, modes: tuple[str, ...], description: str) -> int:
     """The command line of a baseline; returns its exit code."""
-    options = parser_for(description, modes, trainer_class.OPTIONS).parse_args()
+    parser = parser_for(description, modes, trainer_class.OPTIONS)
+    options = parser.parse_args()
     if options.serve:
         served = Served(trainer_class, modes)
         answer({name: getattr(served, name) for name in ("setup", "run", "restart", "begin", "evaluate", "dump")})
         return 0
+    engine = "cpu" if options.device == "cpu" else "auto"  # to compare with
+    chosen = options.device is None
+    if chosen:
+        if RANKS > 1:
+            parser.error("several ranks: name their --device")
+        options.device = "cuda" if trainer_class.finds_gpu() else "cpu"
     setup = Setup(**{f.name: getattr(options, f.name) for f in dataclasses.fields(Setup) if hasattr(options, f.name)})
 
     def say(text: str) -> None:
@@ -556,24 +682,32 @@ def main(trainer_class: Any, modes: tuple[str, ...], description: str) -> int:
             print(text, flush=True)
 
     try:
+        if setup.data_dir is setup.npz is None:
+            setup.data_dir = str(cached_mnist())
         setup.check(modes, trainer_class.OPTIONS)
         data = load_data(setup)
+        steps = len(order_of(setup, len(data.labels), 0))
         rates = None
         if options.schedule is not None:
-            steps = len(order_of(setup, len(data.labels), 0))
             rates = schedule_rates(options.schedule, setup.lr, steps * (options.epochs or 1))
+        if chosen:
+            finds = "a" if setup.device == "cuda" else "no"
+            say(f"--device {setup.device}, as {trainer_class.FRAMEWORK} finds {finds} GPU")
+        what = f"{setup.mode} {setup.precision}, batch {setup.batch_size}, data on {setup.data}"
+        say(f"{what}, from {setup.data_dir or setup.npz}: setting up")
         trainer, seconds = build(trainer_class, setup, data, rates)
         say(
             " ".join(f"{name} {version}," for name, version in trainer.versions.items())
             + f" {trainer.precision_pinned}"
         )
-        say(f"{setup.mode} {setup.precision}, batch {setup.batch_size}, data on {setup.data}, set-up {seconds:.1f} s")
+        say(f"set-up {seconds:.1f} s")
         report = {
             "setup": dataclasses.asdict(setup),
             "versions": trainer.versions,
             "precision_pinned": trainer.precision_pinned,
             "setup_seconds": seconds,
         }
+        us = None  # an iteration
         if options.dump:
             np.savez(options.dump, **trainer.probe())
             say(f"wrote {options.dump}")
@@ -582,9 +716,12 @@ def main(trainer_class: Any, modes: tuple[str, ...], description: str) -> int:
             write_trace(options.trace, trainer.trace(TRACED_STEPS), TRACED_STEPS)
             say(f"wrote {options.trace}, for ui.perfetto.dev or chrome://tracing")
         elif options.epochs is not None:
-            report["epochs"] = train(trainer, setup, data, options.epochs, rates, say)
+            report["epochs"] = rows = train(trainer, setup, data, options.epochs, rates, say)
+            us = float(np.median([row["seconds"] for row in rows])) / steps * 1e6 if rows else None
         else:
+            say(f"timing {options.iters} iterations, or more")
             report["iteration"] = times = bench(trainer, options.iters)
+            us = times["median_us"]
             say(
                 f"{times['median_us']:.1f} us an iteration (median of {times['blocks']} blocks of "
                 f"{times['iterations_per_block']}; p5 {times['p5_us']:.1f}, p95 {times['p95_us']:.1f}, "
@@ -592,6 +729,9 @@ def main(trainer_class: Any, modes: tuple[str, ...], description: str) -> int:
             )
         if options.json:
             print(json.dumps(report))
+        elif us is not None:
+            say("timing mnist-cuda's own engine")
+            say(compare(us, engine, setup, data, options.iters))
         return 0
     except KeyboardInterrupt:
         return 130

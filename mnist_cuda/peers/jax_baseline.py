@@ -124,7 +124,15 @@ def two_pass_statistics(z: jax.Array) -> tuple[jax.Array, jax.Array]:
 class Trainer:
     """Parameters on the device and the compiled loops that train them; see baseline.Trainer."""
 
+    FRAMEWORK = "JAX"
     OPTIONS = (*("one-pass", "vjp", *PRODUCTS, "unroll", "fp16", "tf32x3", "floats"), *XLA_OPTIONS)
+
+    @staticmethod
+    def finds_gpu() -> bool:
+        try:
+            return bool(jax.local_devices(backend="cuda"))
+        except RuntimeError:
+            return False
 
     def __init__(
         self,

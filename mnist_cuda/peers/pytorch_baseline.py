@@ -223,7 +223,9 @@ def tuned_alone(setup: Setup) -> Iterator[None]:
 class Trainer:
     """A model, its optimiser and one way to run a step; see baseline.Trainer."""
 
+    FRAMEWORK = "PyTorch"
     OPTIONS = ("whole", "fp16", "floats")
+    finds_gpu = staticmethod(torch.cuda.is_available)
 
     def __init__(
         self,

@@ -3,9 +3,9 @@
 The mutations are rows of tests/mutations.py. Each gets a copy of the tree with its line changed; only the objects that
 depend on the line are compiled again and linked with those of a finished build; then the tests run that the row names,
 and for a GPU those of its engine and precision after them, until one fails. Before that they must pass on the tree as
-it is. Mutations of Python and of host code run anywhere, the others with --gpu where there is one. Races and wrong
-parities are compiled with MNIST_DELAYS, so that they show. With --emulated those of unfused kernels run in the emulator
-(docs/emulator.md), and those of the emulator itself.
+it is. Mutations of Python, of set-up and of host code run anywhere, the others with --gpu where there is one. Races
+and wrong parities are compiled with MNIST_DELAYS, so that they show. With --emulated those of unfused kernels run in
+the emulator (docs/emulator.md), and those of the emulator itself.
 
     --sample 12 --seed 3  twelve of them, chosen by the seed
     --gpu --limit 600     those that need a GPU; none begins after ten minutes
@@ -325,10 +325,11 @@ class Runner:
         text = mutate(mutation, self.snapshot)
         (tree / mutation.file).write_text(text)
         module = tree / "mnist_cuda" / self.build.module.name
-        if mutation.file.endswith(".py"):
+        if mutation.file.endswith((".py", ".sh")):
             module.symlink_to(self.build.module)
             try:
-                compile(text, mutation.file, "exec")
+                if mutation.file.endswith(".py"):
+                    compile(text, mutation.file, "exec")
             except SyntaxError as error:
                 return tree, f"does not compile: {error}"
             return tree, None if code_of(mutation, self.snapshot) else "it changes no code"
@@ -459,7 +460,7 @@ def code_of(mutation: Mutation, root: Path = ROOT) -> str:
     last = first + len(mutation.before)
     blanks = [0, *(match.end() for match in re.finditer(r"\n\n+(?=\S)", text)), len(text)]
     begin, end = max(at for at in blanks if at <= first), min(at for at in blanks if at >= last)
-    comment = r"(?m)(?<!\S)#.*$" if mutation.file.endswith(".py") else r"//.*"
+    comment = r"(?m)(?<!\S)#.*$" if mutation.file.endswith((".py", ".sh")) else r"//.*"
     before, after = (
         re.findall(r"\w+|\S", re.sub(comment, "", part))
         for part in (text[begin:end], text[begin:first] + mutation.after + text[last:end])

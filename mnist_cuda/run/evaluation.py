@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from mnist_cuda import _native
 from mnist_cuda.data.arrays import images_of, pair_of
 from mnist_cuda.engine import BatchNorm, Engine
-from mnist_cuda.errors import UsageError
+from mnist_cuda.errors import DataError, UsageError
 from mnist_cuda.run.checkpoint import load_model, no_statistics
 from mnist_cuda.run.results import Evaluation, Model, TrainingResult
 
@@ -85,13 +85,13 @@ def predict(model: Trained, images: object, *, engine: str = "auto", precision: 
     form that `dataset_of` takes. engine, precision: for a model that is in none yet, which one computes. Batch norm
     uses the population statistics.
 
-    Raises ValueError for images of another shape or dtype, CheckpointError for a model without statistics or a file
-    that is no model.
+    Raises DataError for images of another shape, dtype or value, CheckpointError for a model without statistics or a
+    file that is no model.
     """
     try:
         pixels = images_of(images)
     except ValueError as error:
-        raise ValueError(f"predict: images: {error}") from error
+        raise DataError(f"predict: images: {error}") from error
     ready = engine_of(model, engine, precision)
     if ready.statistics is None:
         raise no_statistics("the model", "Engine.compute_statistics makes them from its data")
@@ -105,13 +105,13 @@ def evaluate(model: Trained, images: object, labels: object, batch_norm: BatchNo
     model: an Engine, what `load_model` or `train` gives, or the path of a model file or a run's folder. batch_norm:
     `population` needs the model's statistics; `batch` normalises each BATCH_SIZE images by their own.
     images, labels: any arrays on the host, as for `predict`.
-    Raises ValueError without statistics, for images or labels of another shape or dtype, for a label that is no class,
-    for no images, and where images and labels differ in number.
+    Raises DataError for images or labels of another shape, dtype or value, for no images, and where images and labels
+    differ in number, UsageError without statistics.
     """
     try:
         pixels, classes = pair_of(images, labels)
     except ValueError as error:
-        raise ValueError(f"evaluate: {error}") from error
+        raise DataError(f"evaluate: {error}") from error
     engine = engine_of(model)
     if batch_norm == "population":
         engine.set_evaluation_set(pixels, classes)

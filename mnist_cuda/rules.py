@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,7 +60,8 @@ class Number(Rule):
         if self.kind is float and not math.isfinite(self.value(value)):
             return "is not a finite number"
         if value < self.least:
-            return f"is too small, expected at least {self.least}"
+            how = "negative" if self.least == 0 else "too small"
+            return f"is {how}, expected at least {self.least}"
         return f"is too large, expected at most {self.most}" if value > self.most else ""
 
     @property

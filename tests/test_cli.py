@@ -166,7 +166,7 @@ def test_version(capsys):
         (["bench", "ops", "--device", "9" * 20], "is too large, expected at most 2147483647"),
         (["train", "--lr", "nan"], "finite"),
         (["train", "--lr", "-1"], "at least 0"),
-        (["train", "--lr", "-1e-3"], "-1e-3 is not a finite number of at least 0"),
+        (["train", "--lr", "-1e-3"], "-1e-3 is negative, expected at least 0"),
         (["bench", "time-to-accuracy", "--target", "200"], "argument --target: 200 is too large, expected at most 100"),
         (["bench", "time-to-accuracy", "--target", "nan"], "argument --target: nan is not a finite number"),
         (["train", "--lr", "fast"], "'fast' is not a number"),

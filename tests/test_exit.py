@@ -41,8 +41,9 @@ WORK = {
     "parameters": "one = engine()\n    again(lambda: one.set_parameters(one.parameters))",
     "make engines": "again(engine)",
     "the library": "again(lambda: train(data, TrainOptions(epochs=1, batch_size=8), engine='cpu'))",
-    "predict": "one = engine()\n    one.compute_statistics()\n    again(lambda: (predict(one, images), evaluate(one, images, labels)))",
-    "sweep": "begun.set()\n    sweep(data, [TrainOptions(epochs=500, batch_size=8, seed=n) for n in range(4)], engine='cpu', jobs=2)",
+    "predict": "one = engine()\n    one.compute_statistics()\n    again(lambda: predict(one, images))",
+    "sweep": "begun.set()\n    runs = [TrainOptions(epochs=500, batch_size=8, seed=n) for n in range(4)]\n"
+    "    sweep(data, runs, engine='cpu', jobs=2)",
     "refused": "one = engine()\n    again(lambda: refused(one))",
     "gather": "begun.set()\n    _native.launched_communicator(0, 2, lambda *_: time.sleep(60)).all_gather(b'x')",
     "gather and train": "one = engine()\n    one.join(_native.launched_communicator(0, 2, gather))\n"

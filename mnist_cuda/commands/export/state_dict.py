@@ -64,7 +64,7 @@ def _state_dict(model: Model, parameters_only: bool) -> dict[str, NDArray[Any]]:
     tensors = dict(model.parameters)
     if model.statistics is not None and not parameters_only:
         tensors |= model.statistics
-        steps = np.array(int(model.metadata.get("steps", "0")), np.int64)
+        steps = np.array(model.steps, np.int64)
         tensors |= {f"{layer}.num_batches_tracked": steps for layer in ("bn1", "bn2")}
     return {name: np.array(value, order="C") for name, value in tensors.items()}
 

@@ -24,7 +24,7 @@ from mnist_cuda.run.callbacks import Callback, StopTraining
 from mnist_cuda.run.checkpoint import INIT_FILE, save_model
 from mnist_cuda.run.evaluation import Trained, model_of
 from mnist_cuda.run.folder import ResumedFolder, RunFolder
-from mnist_cuda.run.keeping import RunKeeper, Saving
+from mnist_cuda.run.keeping import BEST_FILE, RunKeeper, Saving
 from mnist_cuda.run.names import find_folder
 from mnist_cuda.run.options import (
     TRAINING_RULES,
@@ -186,7 +186,11 @@ class _Training:
         if self.stopped:
             self.shown.say(f"stopped: {self.stopped}")
         for callback in self.callbacks:
-            callback.on_end(result)
+            other = callback.on_end(result)
+            if other is not None:
+                result = other
+                if keeper:
+                    save_model(keeper.folder.path / BEST_FILE, result.model)
         return result
 
     def _epoch(self, pressed: threading.Event) -> None:

@@ -6,13 +6,19 @@ Its `fault` says in a few words what is wrong with a value, for flags as well; n
 
 from __future__ import annotations
 
+import functools
+import inspect
 import math
 import numbers
+import os
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from mnist_cuda import MAX_THREADS
 from mnist_cuda.errors import UsageError
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 SHOWN = 60  # characters of a value in a message
 
@@ -131,6 +137,78 @@ class _Shape(Rule):
         return str(value)
 
 
+@dataclass(frozen=True)
+class Kind(Rule):
+    """Of a type."""
+
+    types: tuple[type, ...]
+
+    def fault(self, value: Any) -> str:
+        return "" if isinstance(value, self.types) else f"is not {self.expected}"
+
+
+class _Path(Kind):
+    """Which a file can have: not empty, without a 0."""
+
+    def fault(self, value: Any) -> str:
+        bad = not isinstance(value, self.types) or value == "" or "\0" in str(value)
+        return f"is not {self.expected}" if bad else ""
+
+
+class _Switch(Kind):
+    """Also one of numpy."""
+
+    def fault(self, value: Any) -> str:
+        return "" if type(value).__name__ in ("bool", "bool_") else f"is not {self.expected}"
+
+    def value(self, value: Any) -> bool:
+        return bool(value)
+
+
+class _Several(Kind):
+    """Which a text is not, although it has letters."""
+
+    def fault(self, value: Any) -> str:
+        return f"is not {self.expected}" if isinstance(value, str | bytes) else super().fault(value)
+
+
+@dataclass(frozen=True)
+class Optional(Rule):
+    """None, or as `rule` says."""
+
+    rule: Rule
+
+    def fault(self, value: Any) -> str:
+        return "" if value is None else self.rule.fault(value)
+
+    def value(self, value: Any) -> Any:
+        return None if value is None else self.rule.value(value)
+
+
+def optional(rule: Rule) -> Optional:
+    """The rule of a value that may be left out."""
+    return Optional(f"{rule.expected}, or None", rule)
+
+
+def checked(**of: Rule) -> Callable[[Function], Function]:
+    """Has a function's parameters of these names obey rules, before it is called."""
+
+    def decorate(function: Function) -> Function:
+        signature = inspect.signature(function)
+
+        @functools.wraps(function)
+        def call(*args: Any, **keywords: Any) -> Any:
+            given = signature.bind(*args, **keywords).arguments
+            for name, value in given.items():
+                if name in of:
+                    of[name](name, value)
+            return function(*args, **keywords)
+
+        return cast(Function, call)
+
+    return decorate
+
+
 MOST = 2**31 - 1  # what an engine counts with
 
 COUNT = whole(1, MOST)
@@ -144,3 +222,9 @@ PERCENT = Number("a number from 0 to 100 per cent", float, 0, 100)
 SCHEDULE = _Shape("constant, linear or triangle[:FRACTION] with a fraction of the steps from 0 to 1")
 EVAL_BN = choice("population", "batch")
 PLACEMENT = choice("device", "host")
+SWITCH = _Switch("True or False", (bool,))
+PATH = _Path("a path", (str, os.PathLike))
+TEXT = Kind("text", (str,))
+SEVERAL = _Several("a list of them", (Iterable,))
+FUNCTION = Kind("a function", (Callable,))  # type: ignore[arg-type]
+SIZE = Number("a whole number", int, -MOST, MOST)  # whose bounds the engine knows better

@@ -110,6 +110,17 @@ def test_help_fits(command, monkeypatch, capsys):
         assert text.startswith("usage: mnist-cuda")
 
 
+@pytest.mark.parametrize("command", [[], ["train"], ["bench", "ops"], ["exercise", "start"]], ids="-".join)
+def test_help_is_a_command_too(command, capsys):
+    with pytest.raises(SystemExit) as end:
+        cli.main([*command, "--help"])
+    by_flag = capsys.readouterr().out
+    with pytest.raises(SystemExit) as other:
+        cli.main(["help", *command])
+    assert (other.value.code, capsys.readouterr()) == (end.value.code, (by_flag, ""))
+    assert "there is no command 'tain'" in said(capsys, "help", "tain")[2]
+
+
 @pytest.mark.parametrize("command", [[], ["data"], ["export"]], ids="-".join)
 def test_a_command_without_its_command_prints_help(command, capsys):
     ends = []

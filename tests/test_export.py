@@ -226,7 +226,11 @@ def test_pytorch_loads_it_strictly_and_gives_our_logits(odd, saved, peer, suffix
     names = []
     folders = request.getfixturevalue("torch_folders") if suffix == "pt" else []
     environment = ENVIRONMENT | {"PYTHONPATH": ":".join([ENVIRONMENT["PYTHONPATH"], *folders])}
-    kinds = {f"all.{suffix}": [], "parameters.safetensors": ["--parameters-only"], f"plain.{suffix}": ["--input", "float"]}
+    kinds = {
+        f"all.{suffix}": [],
+        "parameters.safetensors": ["--parameters-only"],
+        f"plain.{suffix}": ["--input", "float"],
+    }
     for name, flags in kinds.items():
         path = saved / name
         argv = [sys.executable, "-m", "mnist_cuda", "export", "state-dict", "--model", saved, "--out", path, *flags]

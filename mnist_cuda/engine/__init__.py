@@ -81,6 +81,7 @@ class EngineInfo:
         """Whether that precision wants a newer GPU, or a build for it, rather than anything that could be installed."""
         return "needs compute capability" in self.unavailable_precisions.get(precision, "")
 
+    @rules.checked(batch_size=rules.SIZE)
     def share_for(self, batch_size: int) -> int:
         """How many multiprocessors a model with this batch size gets in a fleet; 0 if it must train alone.
 
@@ -138,6 +139,12 @@ def _native_errors(fault: type[MnistCudaError] = UsageError) -> Iterator[None]:
         raise
     except ValueError as error:
         raise fault(str(error)) from error
+    except TypeError as error:
+        text = str(error)
+        if "incompatible function arguments" not in text:
+            raise
+        name = text.partition("(")[0]
+        raise UsageError(f"{name}: an argument is of another type, or larger, than the engine takes") from error
     except _native.UnavailableError as error:
         raise UnavailableError(str(error)) from error
     except _native.OutOfMemoryError as error:
@@ -241,6 +248,13 @@ class Engine:
     ValueError for limits or multiprocessors beyond this GPU's, UnavailableError if the engine cannot run here.
     """
 
+    @rules.checked(
+        threads=rules.THREADS,
+        device=rules.GPU,
+        multiprocessors=rules.GPU,
+        check_every_step=rules.optional(rules.SWITCH),
+        precision=rules.optional(rules.TEXT),
+    )
     def __init__(
         self,
         name: str = "auto",
@@ -254,8 +268,6 @@ class Engine:
         own: Own | None = None,
         emulated: MakeEmulated | None = None,
     ) -> None:
-        threads, device = rules.THREADS("threads", threads), rules.GPU("device", device)
-        multiprocessors = rules.GPU("multiprocessors", multiprocessors)
         if limits is not None:
             pair = tuple(limits) if isinstance(limits, tuple | list) else ()
             if len(pair) != 2 or any(map(rules.GPU.fault, pair)):
@@ -265,9 +277,9 @@ class Engine:
             name = "tiled" if name == "auto" else name
         self.info = find_engine(name, device if name == "auto" else 0)
         self.precision = self.info.precisions[0] if precision is None else precision
-        if not isinstance(self.precision, str) or self.precision not in self.info.precisions:
+        if self.precision not in self.info.precisions:
             raise UsageError(
-                f"engine '{self.info.name}' has no precision {self.precision!s:.40}, it offers "
+                f"engine '{self.info.name}' has no precision {self.precision}, it offers "
                 f"{', '.join(self.info.precisions)}"
             )
         if device and self.info.device == "cpu":
@@ -342,6 +354,7 @@ class Engine:
             memory.require(batch * bytes_per_image, f"a batch of {batch} on engine {self.info.name}")
             self._largest_batch = batch
 
+    @rules.checked(ranks=rules.Kind("a communicator, as mnist_cuda.ranks makes it", (_native.Communicator,)))
     def join(self, ranks: _native.Communicator, transport: str | None = None) -> None:
         """Train one model together with the engines of other ranks; ValueError for an engine that cannot share a batch.
 
@@ -471,6 +484,7 @@ class Engine:
             else:
                 self._native.set_gpu_dataset(there.address, there.size, _bytes(labels))
 
+    @rules.checked(batch_size=rules.SIZE)
     def train(
         self, order: NDArray[np.integer], batch_size: int, lr: float | NDArray[np.floating]
     ) -> tuple[NDArray[np.float64], NDArray[np.int32]]:
@@ -484,9 +498,11 @@ class Engine:
         """
         indices = _indices(order, self.dataset_size)
         steps = -(-len(indices) // batch_size) if batch_size > 0 else 0
-        rates = np.asarray(lr)
-        if rates.dtype.kind not in "fiu":  # of a complex number half would be lost
-            raise UsageError(f"train: lr has dtype {rates.dtype}, expected real numbers")
+        rates = _array("train: lr", lr)
+        if rates.dtype.kind not in "fiu" or rates.ndim > 1:  # of a complex number half would be lost
+            raise UsageError(
+                f"train: lr has shape {rates.shape} and dtype {rates.dtype}, expected a row of real numbers, or one"
+            )
         rates = np.full(steps, rates, np.float64) if rates.ndim == 0 else np.ascontiguousarray(rates, np.float64)
         losses, correct, done = np.empty(steps), np.empty(steps, np.int32), 0
         with self._alone():
@@ -529,6 +545,7 @@ class Engine:
         """`EngineInfo.share_for` of this engine."""
         return self.info.share_for(batch_size)
 
+    @rules.checked(models=rules.SIZE, batch_size=rules.SIZE, multiprocessors=rules.SIZE)
     def fleet(self, models: int, batch_size: int, multiprocessors: int) -> Fleet:
         """Make room for `models` models that train side by side on this engine's data set.
 
@@ -599,6 +616,7 @@ class Engine:
         probes = [self.probe(images, labels) for _ in range(5)]
         return len({b"".join(g.tobytes() for g in probe.gradients.values()) for probe in probes}) == 1
 
+    @rules.checked(batch_size=rules.SIZE, steps=rules.SIZE)
     def profile(self, batch_size: int, steps: int = 100) -> list[OpTime]:
         """Time the ops of a training step on `batch_size` images of the data set, in their order.
 
@@ -697,7 +715,7 @@ def _require_one_of(what: str, value: object, choices: Any) -> None:
 
 def _indices(order: NDArray[Any], count: int) -> NDArray[np.int32]:
     """`order` as the seam takes it; UsageError where that would change a value. The seam checks the values."""
-    order = np.asarray(order)
+    order = _array("train: order", order)
     if order.ndim != 1 or order.dtype.kind not in "iu":
         raise UsageError(f"train: order has shape {order.shape} and dtype {order.dtype}, expected a row of integers")
     indices = np.ascontiguousarray(order, np.int32)
@@ -705,6 +723,13 @@ def _indices(order: NDArray[Any], count: int) -> NDArray[np.int32]:
         first = int(changed.argmax())
         raise UsageError(f"train: order[{first}] is {order[first]}, expected the index of one of {count} images")
     return indices
+
+
+def _array(name: str, values: object) -> NDArray[Any]:
+    try:
+        return np.asarray(values)
+    except ValueError as error:  # rows of different lengths
+        raise UsageError(f"{name}: {error}") from error
 
 
 def _bytes(data: object) -> NDArray[np.uint8]:

@@ -49,12 +49,9 @@ class EarlyStopping(Callback):
     Raises UsageError for a patience below 1, and where epochs have no such key.
     """
 
-    def __init__(
-        self, patience: int, key: str = "validation_accuracy", *, restore_best_weights: bool = False
-    ) -> None:
-        self.patience, self.key, self.restore = rules.COUNT("patience", patience), key, restore_best_weights
-        if not isinstance(key, str):
-            raise UsageError(f"key is {rules.shown(key)}, expected one of an epoch's record, such as test_loss")
+    @rules.checked(patience=rules.COUNT, key=rules.TEXT, restore_best_weights=rules.SWITCH)
+    def __init__(self, patience: int, key: str = "validation_accuracy", *, restore_best_weights: bool = False) -> None:
+        self.patience, self.key, self.restore = patience, key, restore_best_weights
         self._epochs: list[Mapping[str, Any]] = []
         self._trainer: Trainer | None = None
         self._best: tuple[Model, Evaluation] | None = None
@@ -111,6 +108,7 @@ class TensorBoard(Callback):
     Raises UnavailableError without the package tensorboard.
     """
 
+    @rules.checked(folder=rules.PATH)
     def __init__(self, folder: str | Path) -> None:
         try:
             from tensorboard.summary import Writer

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 from collections.abc import Mapping
 from io import BytesIO
@@ -22,11 +21,10 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, deserialize
 from safetensors.numpy import save
 
-from mnist_cuda import _native
+from mnist_cuda import _native, rules
 from mnist_cuda.engine.model import PARAMETERS, STATISTICS
-from mnist_cuda.errors import CheckpointError, UnavailableError, UsageError, require_a
+from mnist_cuda.errors import CheckpointError, UnavailableError, require_a
 from mnist_cuda.files import atomic_write, read_regular
-from mnist_cuda.rules import shown
 from mnist_cuda.run.names import MODEL_FILE, find_run
 from mnist_cuda.run.results import STEPS, Model, TrainingResult
 
@@ -44,6 +42,7 @@ def no_statistics(what: str, remedy: str = "") -> CheckpointError:
     return CheckpointError(f"{text}; {remedy}" if remedy else text)
 
 
+@rules.checked(path=rules.PATH, steps=rules.optional(STEPS))
 def save_model(path: str | Path, model: Model | TrainingResult, *, steps: int | None = None) -> None:
     """Write a model file, atomically: what was there before stays until the new one is complete.
 
@@ -52,7 +51,7 @@ def save_model(path: str | Path, model: Model | TrainingResult, *, steps: int | 
     """
     model = require_a(Model, getattr(model, "model", model), "model", "as load_model gives it, or what train gives")
     path = Path(path)
-    steps = model.steps if steps is None else STEPS("steps", steps)
+    steps = model.steps if steps is None else steps
     tensors: dict[str, NDArray[Any]] = dict(model.parameters)
     if model.statistics is not None:
         tensors |= model.statistics
@@ -92,6 +91,7 @@ def safetensors_bytes(tensors: Mapping[str, NDArray[Any]], metadata: Mapping[str
     return len(text).to_bytes(8, "little") + text + content[8 + size :]
 
 
+@rules.checked(path=rules.PATH)
 def load_model(path: str | Path) -> Model:
     """Read a model's file. Files written by PyTorch with the same names are welcome.
 
@@ -105,8 +105,6 @@ def load_model(path: str | Path) -> Model:
     what was expected and what was found: a missing or unknown tensor, another shape or dtype, a value that is not
     finite, another digest, a truncated file, a false header.
     """
-    if not isinstance(path, str | os.PathLike):
-        raise UsageError(f"path is {shown(path)}, expected a run's name or folder, a model's file, or `latest`")
     path = find_run(Path(path))
     try:
         if path.is_dir():

@@ -9,7 +9,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from mnist_cuda import _native
+from mnist_cuda import _native, rules
 from mnist_cuda.data.arrays import images_of, pair_of
 from mnist_cuda.engine import BatchNorm, Engine
 from mnist_cuda.errors import DataError, UsageError
@@ -100,6 +100,7 @@ def engine_of(model: Trained, name: str = "auto", precision: str | None = None) 
     return engine
 
 
+@rules.checked(precision=rules.optional(rules.TEXT))
 def predict(model: Trained, images: object, *, engine: str = "auto", precision: str | None = None) -> Predictions:
     """Predict the digits of images (N,28,28) uint8, or of one image (28,28): white strokes, 255, on black, 0.
 
@@ -123,6 +124,7 @@ def predict(model: Trained, images: object, *, engine: str = "auto", precision: 
     return Predictions(np.concatenate(parts) if parts else np.empty((0, len(DIGITS))), names)
 
 
+@rules.checked(batch_norm=rules.EVAL_BN)
 def evaluate(model: Trained, images: object, labels: object, batch_norm: BatchNorm = "population") -> Evaluation:
     """Evaluate images (N,28,28) uint8 with labels (N,), integers from 0 to 9. Scores that are not finite are wrong.
 

@@ -294,6 +294,8 @@ def flat(run: Run) -> dict[str, str]:
         if isinstance(value, dict):
             for key, item in value.items():
                 add(f"{prefix}.{key}" if prefix else str(key), item)
+        elif isinstance(value, list) and any(isinstance(item, dict | list) for item in value):
+            add(prefix, dict(enumerate(value, 1)))
         else:
             facts[prefix] = without_password(value if isinstance(value, str) else json.dumps(value))
 

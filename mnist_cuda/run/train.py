@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import sys
 import threading
@@ -14,12 +13,12 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from mnist_cuda import rules
 from mnist_cuda.data.catalogue import CHOICES, DATASETS, cache_folder
 from mnist_cuda.data.dataset import Dataset
 from mnist_cuda.engine import Engine
 from mnist_cuda.engine.model import digest
 from mnist_cuda.errors import DataError, UsageError, did_you_mean, require_a
-from mnist_cuda.rules import shown
 from mnist_cuda.run.callbacks import Callback, StopTraining
 from mnist_cuda.run.checkpoint import INIT_FILE, save_model
 from mnist_cuda.run.evaluation import Trained, model_of
@@ -43,6 +42,15 @@ from mnist_cuda.run.training import DATASET_FROM, OPTIONS_FROM, Progress, Traine
 Weights = Trained | Mapping[str, NDArray[Any]]
 
 
+@rules.checked(
+    out=rules.optional(rules.PATH),
+    resume=rules.optional(rules.PATH),
+    progress=rules.optional(rules.SWITCH),
+    precision=rules.optional(rules.TEXT),
+    callbacks=rules.SEVERAL,
+    on_epoch=rules.optional(rules.FUNCTION),
+    on_progress=rules.optional(rules.FUNCTION),
+)
 def train(
     data: Dataset,
     options: TrainOptions | None = None,
@@ -84,14 +92,10 @@ def train(
     """
     require_a(Dataset, data, "data", DATASET_FROM)
     _require_fields(fields, options)
-    for name, path in (("out", out), ("resume", resume)):
-        if not isinstance(path, str | os.PathLike | None):
-            raise UsageError(f"{name} is {shown(path)}, expected a folder")
     for callback in callbacks:
         require_a(Callback, callback, "a callback", "whose methods `train` calls")
-    for name, call in (("on_epoch", on_epoch), ("on_progress", on_progress)):
-        if not (call is None or callable(call)):
-            raise UsageError(f"{name} is {shown(call)}, expected a function")
+    if not isinstance(engine, str):
+        require_a(Engine, engine, "engine", "or the name of one, such as cpu")
     saving = Saving.parse(save_every, 1, False)
     with contextlib.ExitStack() as stack:
         before: dict[str, Any] | None = None

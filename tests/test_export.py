@@ -217,7 +217,8 @@ x = torch.from_numpy(np.load(images)).double()[:, None]
 logits = net.eval()((x / 255 - 0.1307) / 0.3081)
 of_plain = Plain().double()
 of_plain.load_state_dict(read(plain), strict=True)
-print(json.dumps([logits.tolist(), of_plain.eval()(x / 255).tolist(), int(net.bn1.num_batches_tracked), int(net.bn2.num_batches_tracked)]))
+logits, plain = logits.tolist(), of_plain.eval()(x / 255).tolist()
+print(json.dumps([logits, plain, int(net.bn1.num_batches_tracked), int(net.bn2.num_batches_tracked)]))
 """
 
 

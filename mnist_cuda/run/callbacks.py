@@ -44,8 +44,8 @@ class EarlyStopping(Callback):
 
     key: of an epoch's record: an accuracy, which has to rise, or a loss, which has to fall. `validation_accuracy` needs
     TrainOptions(validation=N); to stop by `test_accuracy` makes the result look better than it is.
-    restore_best_weights: `train` returns the model of the best epoch, and its evaluation, instead of the last one's, and
-    the engine has it, too; a run's folder gets it as best.safetensors, beside the last one's model.safetensors.
+    restore_best_weights: `train` returns the model of the best epoch and its evaluation, not the last one's, and the
+    engine has it, too; a run's folder gets it as best.safetensors, beside the last one's model.safetensors.
     Raises UsageError for a patience below 1, and where epochs have no such key.
     """
 

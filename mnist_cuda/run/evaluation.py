@@ -29,9 +29,9 @@ SHOWN = 10  # classes in a repr
 class Predictions:
     """The predictions of a model for N images.
 
-    logits (N,10) float64: the scores before softmax. names (C,): of the classes that the model was trained on, of which
-    each image gets one. probabilities (N,C) float64, a row adds up to 1. classes (N,) int64: the likeliest; -1 where the
-    scores are not finite. labels: the names of these, `-` for -1.
+    logits (N,10) float64: the scores before softmax. names: those of the C classes that the model was trained on, of
+    which each image gets one. probabilities (N,C) float64, a row adds up to 1. classes (N,) int64: the likeliest; -1
+    where the scores are not finite. labels: the names of these, `-` for -1.
     """
 
     logits: NDArray[np.float64]
@@ -105,8 +105,8 @@ def predict(model: Trained, images: object, *, engine: str = "auto", precision: 
     """Predict the digits of images (N,28,28) uint8, or of one image (28,28): white strokes, 255, on black, 0.
 
     model: an Engine, what `load_model` or `train` gives, or what `load_model` takes: a run's name or folder, a model's
-    file, or `latest`. images: in any form that `dataset_of` takes. engine, precision: for a model that is in none yet, which one computes. Batch norm
-    uses the population statistics.
+    file, or `latest`. images: in any form that `dataset_of` takes. engine, precision: for a model that is in none yet,
+    which one computes. Batch norm uses the population statistics.
 
     Raises DataError for images of another shape, dtype or value, CheckpointError for a model without statistics or a
     file that is no model.
@@ -128,8 +128,8 @@ def predict(model: Trained, images: object, *, engine: str = "auto", precision: 
 def evaluate(model: Trained, images: object, labels: object, batch_norm: BatchNorm = "population") -> Evaluation:
     """Evaluate images (N,28,28) uint8 with labels (N,), integers from 0 to 9. Scores that are not finite are wrong.
 
-    model: as for `predict`. batch_norm:
-    `population` needs the model's statistics; `batch` normalises each BATCH_SIZE images by their own.
+    model: as for `predict`. batch_norm: `population` needs the model's statistics; `batch` normalises each BATCH_SIZE
+    images by their own.
     images, labels: any arrays on the host, as for `predict`.
     Raises DataError for images or labels of another shape, dtype or value, for no images, and where images and labels
     differ in number, UsageError without statistics.

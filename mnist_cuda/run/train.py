@@ -72,8 +72,8 @@ def train(
     data: from `load_dataset` or `dataset_of`. options: by default TrainOptions(), or those of the run that goes on.
     fields: those of TrainOptions that differ from the default, or from the run's, instead of `options`:
     `train(data, epochs=3, lr=0.1)`. engine: a name of `engines()`, `auto` for the best one here, or an Engine, whose
-    parameters are replaced. precision: `fp32`, `tf32`, `bf16` or `fp64`, by default the engine's first. init: start from
-    this model, in any form that `predict` takes, or from parameters by name; by default from the seed's.
+    parameters are replaced. precision: `fp32`, `tf32`, `bf16` or `fp64`, by default the engine's first. init: start
+    from this model, in any form that `predict` takes, or from parameters by name; by default from the seed's.
 
     out: a new folder, which gets what `mnist-cuda train` leaves there, so that `mnist-cuda runs`, `report` and
     `evaluate` know the run. resume: go on with this run, by its name in runs/ or its folder, from where it stopped.

@@ -166,10 +166,11 @@ class _Switch(Kind):
 
 
 class _Several(Kind):
-    """Which a text is not, although it has letters."""
+    """Which a text is not, although it has letters, nor an array of one number."""
 
     def fault(self, value: Any) -> str:
-        return f"is not {self.expected}" if isinstance(value, str | bytes) else super().fault(value)
+        single = isinstance(value, str | bytes) or getattr(value, "shape", None) == ()
+        return f"is not {self.expected}" if single else super().fault(value)
 
 
 @dataclass(frozen=True)

@@ -273,9 +273,10 @@ class Engine:
             if len(pair) != 2 or any(map(rules.GPU.fault, pair)):
                 expected = "a number of multiprocessors and one of bytes, such as (108, 166912)"
                 raise UsageError(f"limits are {rules.shown(limits)}, expected {expected}")
-        if emulated:
-            name = "tiled" if name == "auto" else name
-        self.info = find_engine(name, device if name == "auto" else 0)
+        by_auto = isinstance(name, str) and name == "auto"
+        if emulated and by_auto:
+            name, by_auto = "tiled", False
+        self.info = find_engine(name, device if by_auto else 0)
         self.precision = self.info.precisions[0] if precision is None else precision
         if self.precision not in self.info.precisions:
             raise UsageError(

@@ -77,7 +77,7 @@ def train_all(
 
     threads = [threading.Thread(target=work, args=(trainer,), daemon=True) for trainer in trainers]
     for thread in threads:
-        thread.start()
+        _start(thread)
     running = len(threads)
     try:
         while running and not stop():
@@ -99,6 +99,16 @@ def train_all(
         item = found.get()
         if not isinstance(item, BaseException):
             yield item
+
+
+def _start(thread: threading.Thread) -> None:
+    """Start a thread. Where the program ends, which starts none any more, this one ends, too, without a word."""
+    try:
+        thread.start()
+    except RuntimeError:
+        if threading.current_thread() is threading.main_thread() or threading.main_thread().is_alive():
+            raise
+        raise SystemExit from None
 
 
 class Sweep:

@@ -45,6 +45,7 @@ WORK = {
     "sweep": "begun.set()\n    runs = [TrainOptions(epochs=500, batch_size=8, seed=n) for n in range(4)]\n"
     "    sweep(data, runs, engine='cpu', jobs=2)",
     "refused": "one = engine()\n    again(lambda: refused(one))",
+    "the seam": "again(lambda: _native.unavailable('cpu', 0))",
     "gather": "begun.set()\n    _native.launched_communicator(0, 2, lambda *_: time.sleep(60)).all_gather(b'x')",
     "gather and train": "one = engine()\n    one.join(_native.launched_communicator(0, 2, gather))\n"
     "    again(lambda: one.train(np.arange(600), 8, 0.01))",
@@ -61,7 +62,7 @@ def gather(mine, all):
 """
 
 
-def program(work, end="", daemon=True, count=2):
+def program(work, end="", daemon=True, count=4):
     """A program whose threads do this work when its end comes."""
     threads = f"for _ in range({count}):\n    threading.Thread(target=work, daemon={daemon}).start()\n"
     text = f"{BEGIN}{MORE}def work():\n    {work}\n{threads}begun.wait()\ntime.sleep(0.2)\n{end}"

@@ -75,3 +75,53 @@ def program(work, end="", daemon=True, count=4):
 def test_a_program_ends_while_threads_work(what):
     for end, code in (("", 0), ("sys.exit(7)", 7), ("print('last')", 0))[:REPEATS]:
         assert program(WORK[what], end)[:3] == (code, "last\n" if "last" in end else "", "")
+
+
+BY_POOL = """
+from concurrent.futures import ThreadPoolExecutor
+one = engine()
+pool = ThreadPoolExecutor(1)
+job = pool.submit(lambda: print(len(one.train(np.tile(np.arange(600), 4), 8, 0.01)[0]), flush=True))
+"""
+
+
+def test_threads_that_are_no_daemons_are_waited_for():
+    """Those of an executor, too: their training ends as if nothing were."""
+    assert program("begun.set()", BY_POOL, daemon=False)[:3] == (0, "300\n", "")
+
+
+def test_the_programs_last_calls_may_use_engines():
+    """Those of atexit: an engine of their own, and one that a stopped thread was in."""
+    last = """
+import atexit
+mine, shared = engine(), engine()
+def use():
+    print(len(mine.train(np.arange(600), 8, 0.01)[0]), shared.parameters["conv1.bias"].shape)
+atexit.register(use)
+threading.Thread(target=lambda: again(lambda: shared.train(np.arange(600), 8, 0.01)), daemon=True).start()
+"""
+    assert program("again(engine)", last)[:3] == (0, "75 (32,)\n", "")
+
+
+def test_a_program_ends_soon():
+    """In two seconds more than Python needs, even where a call of seconds does not come back."""
+    work = "one = engine('reference')\n    begun.set()\n    one.probe(np.tile(images, (9, 1, 1)), np.tile(labels, 9))"
+    start = time.perf_counter()
+    subprocess.run([sys.executable, "-c", BEGIN], env=ENVIRONMENT, check=True)
+    python = time.perf_counter() - start
+    code, out, err, seconds = program(work, count=1)
+    assert (code, out, err) == (0, "", "")
+    assert seconds < 2 * python + SOON
+
+
+def test_a_fork_does_not_wait_for_the_threads_of_its_parent():
+    end = """
+import os
+child = os.fork()
+if not child:
+    start = time.perf_counter()
+    import atexit
+    sys.exit(0)
+print(os.waitpid(child, 0)[1])
+"""
+    assert program("one = engine()\n    again(lambda: one.train(np.arange(600), 8, 0.01))", end)[:3] == (0, "0\n", "")

@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import pwd
+import subprocess
 
 import numpy as np
 import pytest
@@ -87,11 +88,14 @@ def test_folders_in_each_other_without_an_end(tiny, capsys):
     """As many as a path can have, and one that is too long; what was made for nothing is gone."""
     deep = "/".join(["d"] * 1900)
     argv = ["train", *CPU, "--epochs", "1", "--batch-size", "35", "--quiet", "--out"]
-    assert prints(capsys, *argv, deep)
-    assert os.path.exists(f"{deep}/model.safetensors")
-    assert "File name too long" in fails(capsys, 6, *argv, "e/" * 2500)
-    assert "e" not in os.listdir()
-    assert cli.main(["runs", "remove", deep, "--yes"]) == 0
+    try:
+        assert prints(capsys, *argv, deep)
+        assert os.path.exists(f"{deep}/model.safetensors")
+        assert "File name too long" in fails(capsys, 6, *argv, "e/" * 2500)
+        assert "e" not in os.listdir()
+        assert cli.main(["runs", "remove", deep, "--yes"]) == 0
+    finally:
+        subprocess.run(["rm", "-rf", "d", "e"], check=True)  # shutil.rmtree calls itself for each
 
 
 @pytest.mark.parametrize("steps", [str(2**70), "-1", "many", "1e3", "9" * 5000])

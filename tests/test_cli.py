@@ -181,6 +181,8 @@ def test_version(capsys):
         (["bench", "time-to-accuracy", "--target", "200"], "argument --target: 200 is too large, expected at most 100"),
         (["bench", "time-to-accuracy", "--target", "nan"], "argument --target: nan is not a finite number"),
         (["train", "--lr", "fast"], "'fast' is not a number"),
+        (["train", "--schedule", "cosine"], "argument --schedule: 'cosine' is unknown, expected constant, linear or"),
+        (["sweep", "--schedule", "constant", "triangle:2"], "argument --schedule: 'triangle:2' is unknown, expected"),
         (["train", "--seed", "-1"], "negative"),
         (["train", "--dataset", "cifar"], "'cifar' is unknown, expected one of auto, mnist, "),
         (["train", "--dataset", "minst"], "; did you mean mnist?"),

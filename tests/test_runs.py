@@ -212,7 +212,7 @@ def test_a_name_means_the_run_where_what_has_it_is_none(capsys):
     expected = run(capsys, "evaluate", "runs/mode", "--engine", "cpu").splitlines()[-1]
     for name in ("mode", "runs/mode/metrics.csv", "runs/mode/config.json", "runs/mode/metrics.jsonl"):
         assert run(capsys, "evaluate", name, "--engine", "cpu").splitlines()[-1] == expected
-    assert run(capsys, "runs", "show", "mode").splitlines()[0].split() == ["run", "mode,", "done"]
+    assert run(capsys, "runs", "show", "mode").splitlines()[0].split() == ["run", "runs/mode"]
     assert "did you mean mode?" in run(capsys, "evaluate", "moed", code=6)
     other = Path("other.safetensors")
     other.write_bytes(b"")

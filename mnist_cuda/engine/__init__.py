@@ -81,7 +81,7 @@ class EngineInfo:
         """Whether that precision wants a newer GPU, or a build for it, rather than anything that could be installed."""
         return "needs compute capability" in self.unavailable_precisions.get(precision, "")
 
-    @rules.checked(batch_size=rules.SIZE)
+    @rules.checked(batch_size=rules.whole(0, 2**63 - 1))
     def share_for(self, batch_size: int) -> int:
         """How many multiprocessors a model with this batch size gets in a fleet; 0 if it must train alone.
 

@@ -11,7 +11,15 @@ from collections.abc import Sequence
 
 from mnist_cuda import __version__, commands
 from mnist_cuda.commands.parser import Parser, add_commands, examples
-from mnist_cuda.errors import MnistCudaError, OutputError, RankLostError, UnavailableError, UsageError, exit_code_of
+from mnist_cuda.errors import (
+    MnistCudaError,
+    OutputError,
+    RankLostError,
+    Speaker,
+    UnavailableError,
+    UsageError,
+    exit_code_of,
+)
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -63,6 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code: every expected failure is one line on stderr."""
     words = list(sys.argv[1:] if argv is None else argv)
     failed = _Ending(words)
+    by_flags, Speaker.by_flags = Speaker.by_flags, True
     try:
         try:
             args = make_parser().parse_args(argv)
@@ -99,3 +108,5 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt as interrupt:
         code = exit_code_of(interrupt)
         return failed(f"stopped by {signal.Signals(code - 128).name}", code)
+    finally:
+        Speaker.by_flags = by_flags

@@ -20,14 +20,25 @@ def did_you_mean(word: str, names: Iterable[str]) -> str:
     return f"; did you mean {by_spelling[close[0]]}?" if close else ""
 
 
+class Speaker:
+    """How messages name an option: on the command line by its flag, otherwise by its parameter."""
+
+    by_flags = False
+
+
+def option(name: str, parameter: str = "") -> str:
+    """An option in a message: `--save-every` on the command line, in Python `save_every` or another `parameter`."""
+    return f"--{name.replace('_', '-')}" if Speaker.by_flags else f"`{parameter or name}`"
+
+
 class MnistCudaError(Exception):
     """Base of all errors that end the program with one line instead of a traceback."""
 
     exit_code = 1
 
 
-class UsageError(MnistCudaError):
-    """The command line asks for something impossible."""
+class UsageError(MnistCudaError, ValueError):
+    """An argument, or a word on the command line, asks for something impossible, or is of another type."""
 
     exit_code = 2
 
@@ -43,8 +54,8 @@ class DivergedError(UsageError):
     """A training whose loss or weights left every bound: its learning rate was too high."""
 
 
-class DataError(MnistCudaError):
-    """A data set is missing, unreachable or not what it should be."""
+class DataError(MnistCudaError, ValueError):
+    """Images or labels, in arrays or in a data set's files, are missing, unreachable or not what they should be."""
 
     exit_code = 3
 

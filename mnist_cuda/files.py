@@ -99,7 +99,14 @@ def take_lock(folder: Path, how: int = fcntl.LOCK_EX | fcntl.LOCK_NB) -> tuple[i
 def make_folder(path: Path) -> list[Path]:
     """Make a folder, with those above it, that outlasts a crash of the machine; gives the new ones. Raises OSError."""
     made = [folder for folder in (path, *path.parents) if not os.path.lexists(folder)]
-    path.mkdir(parents=True, exist_ok=True)
+    try:
+        for folder in [*reversed(made), path]:  # `parents=True` calls itself for each
+            folder.mkdir(exist_ok=True)
+    except OSError:
+        for folder in made:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+        raise
     for folder in made:
         sync_folder(folder.parent)
     return made

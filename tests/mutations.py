@@ -267,10 +267,24 @@ TRAINING = [
         ),
     ),
     *of(
-        "mnist_cuda/run/options.py",
-        ("test_api.py -k options",),
-        ("true-is-a-number", "refusal", " and not isinstance(value, bool)", ""),
-        ("numbers-stay-numpys", "state", "object.__setattr__(self, name, int(value))", "pass"),
+        "mnist_cuda/rules.py",
+        ("test_api.py -k 'impossible or numpy or flags_and'",),
+        ("true-is-a-number", "refusal", "if isinstance(value, bool) or not of_kind:", "if not of_kind:"),
+        ("numbers-stay-numpys", "state", "return self.kind(value)", "return value"),
+        ("one-more-than-the-most", "refusal", 'if value > self.most else ""', 'if value > self.most + 1 else ""'),
+        ("a-rise-of-more-than-all-steps", "refusal", "if not 0 <= rise <= 1:", "if not 0 <= rise <= 2:"),
+    ),
+    *of(
+        "mnist_cuda/run/names.py",
+        ("test_runs.py -k a_name_means", "test_api.py -k name_in_python"),
+        ("an-empty-folder-hides-a-run", "refusal", "os.path.exists(path / holding)), found[0])", "True), found[0])"),
+        ("a-models-file-means-its-neighbour", "file", "path.suffix in RECORDS", "path.suffix"),
+    ),
+    *of(
+        "mnist_cuda/run/callbacks.py",
+        ("test_library.py -k best",),
+        ("the-last-weights-come-back", "state", "if self._best is None:", "if True:"),
+        ("the-best-weights-without-statistics", "state", "if trainer.engine.statistics is None:", "if False:"),
     ),
     *of(
         "mnist_cuda/terminal/console.py",
@@ -333,8 +347,8 @@ TRAINING = [
         (
             "half-of-a-complex-rate",
             "refusal",
-            'if rates.dtype.kind not in "fiu":',
-            'if rates.dtype.kind not in "fiuc":',
+            'if rates.dtype.kind not in "fiu" or',
+            'if rates.dtype.kind not in "fiuc" or',
         ),
         (
             "indices-cut-to-32-bits",
@@ -356,7 +370,7 @@ TRAINING = [
     *of(
         "mnist_cuda/engine/__init__.py",
         ("test_api.py -k share_an_engine",),
-        ("two-threads-in-a-step", "race", "with self._lock, _native_errors():", "with _native_errors():"),
+        ("two-threads-in-a-step", "race", "self._lock = threading.RLock()", "self._lock = threading.Semaphore(99)"),
     ),
     *of(
         "mnist_cuda/engine/__init__.py",

@@ -1,5 +1,6 @@
 """The library's face: names that come when they are used, a page that says what the docstrings say, own data."""
 
+import argparse
 import ast
 import copy
 import os
@@ -14,12 +15,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tiny import ENVIRONMENT, tiny_dataset
+from tiny import ENVIRONMENT, said, tiny_dataset
 
 import mnist_cuda
 from mnist_cuda import (
     CheckpointError,
     DataError,
+    EarlyStopping,
     Engine,
     Model,
     Trainer,
@@ -29,13 +31,17 @@ from mnist_cuda import (
     cli,
     dataset_from_folder,
     dataset_of,
+    engines,
+    epoch_order,
     evaluate,
+    init_parameters,
     load_model,
     predict,
     save_model,
     sweep,
     train,
 )
+from mnist_cuda.commands import train as train_command
 from mnist_cuda.data.arrays import as_numpy
 from mnist_cuda.engine.model import digest
 
@@ -285,6 +291,13 @@ def test_a_result_is_saved_and_drawn(result, tmp_path):
         {"seed": -1},
         {"seed": np.int8(-1)},
         {"schedule": 3},
+        {"schedule": "cosine"},
+        {"schedule": "triangle:1.5"},
+        {"schedule": "linear:0.5"},
+        {"epochs": 2**31},
+        {"batch_size": 2**70},
+        {"validation": 1.0},
+        {"placement": "gpu"},
         {"eval_bn": "some"},
         {"eval_bn": np.array(["batch"])},
         {"placement": 3},
@@ -295,6 +308,167 @@ def test_impossible_options_are_refused(wrong):
     (name,) = wrong
     with pytest.raises(UsageError, match=f"^{name} is "):
         TrainOptions(**wrong)
+
+
+def test_flags_and_options_have_the_same_rules():
+    """What a flag refuses TrainOptions refuses, and the other way round; at the bounds by one."""
+    parser = argparse.ArgumentParser()
+    train_command.add_arguments(parser)
+    flags = {action.dest: action for action in parser._actions}
+    numbers = [-1, 0, 1, 2**31 - 1, 2**31, 2**70, 0.5, float("nan"), float("inf")]
+    words = ["constant", "linear", "triangle", "triangle:0", "triangle:1", "triangle:1.01", "triangle:", "", "cosine"]
+    words += ["population", "batch", "device", "host", "Host"]
+    checked = 0
+    for name in vars(TrainOptions()):
+        flag, accepted = flags[name], []
+        for value in [*numbers, *words]:
+            try:
+                by_flag = flag.type(str(value)) if flag.type else value
+                fits = flag.choices is None or by_flag in flag.choices
+            except argparse.ArgumentTypeError:
+                fits = False
+            try:
+                TrainOptions(**{name: value})
+                accepted.append(value)
+            except UsageError:
+                pass
+            assert (accepted[-1:] == [value]) == fits, (name, value)
+            checked += 1
+        assert accepted
+    assert checked == 8 * 23
+
+
+def test_options_are_given_by_name(result):
+    data = tiny_dataset()
+    again = train(data, epochs=2, batch_size=5, lr=0.02, engine="cpu")
+    assert digest(again.model.parameters) == digest(result.model.parameters)
+    wrong = {
+        "options and epochs are both given": lambda: train(data, OPTIONS, epochs=3),
+        "train has no argument epoch, .*; did you mean epochs\\?": lambda: train(data, epoch=3),
+        "lr is 'fast', expected a finite number": lambda: train(data, lr="fast"),
+    }
+    for words, call in wrong.items():
+        with pytest.raises(UsageError, match=f"^{words}"):
+            call()
+
+
+def test_a_run_has_a_name_in_python_too(result, tmp_path, monkeypatch, capsys):
+    """As on the command line: in runs/, or `latest`, for all that takes a model."""
+    monkeypatch.chdir(tmp_path)
+    data = tiny_dataset()
+    train(data, OPTIONS, engine="cpu", out="runs/one")
+    expected = predict(result, data.test_images).classes.tolist()
+    for name in ("one", "runs/one", "latest", Path("one"), "runs/one/metrics.csv"):
+        assert digest(load_model(name).parameters) == digest(result.model.parameters)
+        assert predict(name, data.test_images).classes.tolist() == expected
+        assert evaluate(name, data.test_images, data.test_labels).accuracy == result.accuracy
+        begun = train(data, epochs=1, batch_size=5, lr=0, engine="cpu", init=name)
+        assert digest(begun.model.parameters) == digest(result.model.parameters)
+    assert "taking the newest run, runs/one" in capsys.readouterr().err
+    with pytest.raises(
+        CheckpointError, match=r"^on: no such file or folder, and no run of that name in runs/; did you"
+    ):
+        predict("on", data.test_images)
+
+
+def test_messages_name_parameters_in_python_and_flags_on_the_command_line(tiny, monkeypatch, capsys):
+    data = tiny_dataset()
+    (tiny / "full").mkdir()
+    (tiny / "full" / "file").touch()
+    argv = ["train", "--engine", "cpu", "--batch-size", "5"]
+    with pytest.raises(UsageError, match="give `out` another folder"):
+        train(data, OPTIONS, engine="cpu", out="full")
+    assert "give --out another folder" in said(capsys, *argv, "--out", "full")[2]
+    with pytest.raises(UsageError, match=r"^`save_every` is 'often', expected such as 500steps"):
+        train(data, OPTIONS, engine="cpu", save_every="often")
+    assert "--save-every is 'often', expected such as 500steps" in said(capsys, *argv, "--save-every", "often")[2]
+    with pytest.raises(UsageError, match="`save_every`"):  # the command line has not changed that
+        train(data, OPTIONS, engine="cpu", save_every="often")
+
+
+WRONG_ARRAYS = {
+    "floats": np.zeros((4, 28, 28)),
+    "transposed": np.zeros((28, 28, 4), np.uint8),
+    "27 rows": np.zeros((4, 27, 28), np.uint8),
+    "objects": np.zeros((4, 28, 28), object),
+    "text": np.full((4, 28, 28), "0"),
+    "ragged": [[1], [2, 3]],
+    "nothing": None,
+}
+
+
+@pytest.mark.parametrize("kind", WRONG_ARRAYS)
+def test_a_wrong_array_is_one_class_of_error_everywhere(kind, result):
+    """Which is a ValueError, too. A label that is no class is the same."""
+    images, data, engine, labels = WRONG_ARRAYS[kind], tiny_dataset(), result.engine, np.zeros(4, np.uint8)
+    right, twelve = np.zeros((4, 28, 28), np.uint8), np.full(4, 12, np.uint8)
+    calls = [
+        lambda: dataset_of(images, labels, data.test_images, data.test_labels),
+        lambda: predict(result, images),
+        lambda: evaluate(result, images, labels),
+        lambda: engine.logits(images, "batch"),
+        lambda: engine.probe(images, labels),
+        lambda: Engine("cpu").set_dataset(images, labels),
+        lambda: Engine("cpu").set_evaluation_set(images, labels),
+        lambda: dataset_of(right, twelve, data.test_images, data.test_labels),
+        lambda: evaluate(result, right, twelve),
+        lambda: engine.probe(right, twelve),
+        lambda: Engine("cpu").set_dataset(right, twelve),
+    ]
+    for call in calls:
+        with pytest.raises(DataError) as error:
+            call()
+        assert isinstance(error.value, ValueError)
+        assert "\n" not in str(error.value)
+
+
+WRONG = [None, "word", "", b"x", -1, 2**70, 0.5, float("nan"), 1j, [], {}, (1, 2), np.zeros(3), np.array("x"), object()]
+
+
+def test_a_wrong_argument_is_one_line_wherever_it_is(result, tmp_path, monkeypatch):
+    """Every parameter of every function gets every wrong value: what is refused is refused by an error of ours."""
+    monkeypatch.chdir(tmp_path)
+    data, engine = tiny_dataset(), Engine("cpu", threads=1)
+    engine.init_parameters(0)
+    engine.set_dataset(data.train_images, data.train_labels)
+    calls = {
+        Engine: {"name": "cpu", "precision": "fp32", "threads": 1, "device": 0, "limits": None, "multiprocessors": 0},
+        engines: {"device": 0},
+        train: {"data": data, "options": OPTIONS, "engine": "cpu", "precision": "fp32", "init": None, "out": None,
+                "resume": None, "save_every": "1epochs", "progress": False, "callbacks": (), "on_epoch": None},
+        Trainer: {"engine": engine, "data": data, "options": OPTIONS},
+        sweep: {"data": data, "runs": [OPTIONS], "engine": "cpu", "precision": "fp32", "threads": 1, "jobs": 1,
+                "gpus": (), "save": "none", "each_epoch": False, "hits": False, "progress": False},
+        predict: {"model": result, "images": data.test_images, "engine": "cpu", "precision": "fp32"},
+        evaluate: {"model": result, "images": data.test_images, "labels": data.test_labels, "batch_norm": "batch"},
+        load_model: {"path": "none"},
+        save_model: {"path": "m.safetensors", "model": result, "steps": None},
+        epoch_order: {"seed": 0, "epoch": 1, "count": 5},
+        init_parameters: {"seed": 0},
+        EarlyStopping: {"patience": 1, "key": "loss", "restore_best_weights": False},
+        engine.train: {"order": np.arange(10), "batch_size": 5, "lr": 0.01},
+        engine.logits: {"images": data.test_images, "batch_norm": "batch"},
+        engine.probe: {"images": data.test_images, "labels": data.test_labels, "upstream": 1.0, "routing": None},
+        engine.profile: {"batch_size": 5, "steps": 1},
+        engine.fleet: {"models": 1, "batch_size": 5, "multiprocessors": 1},
+        engine.set_parameters: {"tensors": engine.parameters},
+        engine.set_statistics: {"tensors": result.model.statistics},
+        engine.init_parameters: {"seed": 0},
+        engine.join: {"ranks": None},
+        data.first: {"count": 3},
+    }  # fmt: skip
+    faults = []
+    for function, right in calls.items():
+        for name in right:
+            for value in WRONG:
+                try:
+                    function(**(right | {name: value}))
+                except mnist_cuda.MnistCudaError as error:
+                    faults.append(f"{function.__name__}({name}): {error}")
+                except Exception as error:
+                    pytest.fail(f"{function.__name__}({name}={value!r}): {error!r}")
+    assert [fault for fault in faults if "\n" in fault] == []
+    assert len(faults) > 500
 
 
 def test_arguments_of_another_type_are_refused_in_one_line(result, tmp_path):
@@ -382,11 +556,11 @@ def test_labels_that_are_none_are_refused(result, change, words, batch_norm):
 
 def test_a_data_set_of_other_labels_is_refused():
     data = tiny_dataset()
-    for half, said in (("train", "training"), ("test", "test")):
+    for half, words in (("train", "training"), ("test", "test")):
         labels = getattr(data, f"{half}_labels")
-        with pytest.raises(DataError, match=f"^{said} labels: label 9 is 10, expected 0 to 9"):
+        with pytest.raises(DataError, match=f"^{words} labels: label 9 is 10, expected 0 to 9"):
             replace(data, **{f"{half}_labels": labels + 1})
-        with pytest.raises(DataError, match=rf"^there are \d+ {said} images and {len(labels) - 1} labels"):
+        with pytest.raises(DataError, match=rf"^there are \d+ {words} images and {len(labels) - 1} labels"):
             replace(data, **{f"{half}_labels": labels[1:]})
 
 

@@ -110,6 +110,17 @@ def test_help_fits(command, monkeypatch, capsys):
         assert text.startswith("usage: mnist-cuda")
 
 
+@pytest.mark.parametrize("command", [[], ["train"], ["bench", "ops"], ["exercise", "start"]], ids="-".join)
+def test_help_is_a_command_too(command, capsys):
+    with pytest.raises(SystemExit) as end:
+        cli.main([*command, "--help"])
+    by_flag = capsys.readouterr().out
+    with pytest.raises(SystemExit) as other:
+        cli.main(["help", *command])
+    assert (other.value.code, capsys.readouterr()) == (end.value.code, (by_flag, ""))
+    assert "there is no command 'tain'" in said(capsys, "help", "tain")[2]
+
+
 @pytest.mark.parametrize("command", [[], ["data"], ["export"]], ids="-".join)
 def test_a_command_without_its_command_prints_help(command, capsys):
     ends = []
@@ -166,10 +177,12 @@ def test_version(capsys):
         (["bench", "ops", "--device", "9" * 20], "is too large, expected at most 2147483647"),
         (["train", "--lr", "nan"], "finite"),
         (["train", "--lr", "-1"], "at least 0"),
-        (["train", "--lr", "-1e-3"], "-1e-3 is not a finite number of at least 0"),
+        (["train", "--lr", "-1e-3"], "-1e-3 is negative, expected at least 0"),
         (["bench", "time-to-accuracy", "--target", "200"], "argument --target: 200 is too large, expected at most 100"),
         (["bench", "time-to-accuracy", "--target", "nan"], "argument --target: nan is not a finite number"),
         (["train", "--lr", "fast"], "'fast' is not a number"),
+        (["train", "--schedule", "cosine"], "argument --schedule: 'cosine' is unknown, expected constant, linear or"),
+        (["sweep", "--schedule", "constant", "triangle:2"], "argument --schedule: 'triangle:2' is unknown, expected"),
         (["train", "--seed", "-1"], "negative"),
         (["train", "--dataset", "cifar"], "'cifar' is unknown, expected one of auto, mnist, "),
         (["train", "--dataset", "minst"], "; did you mean mnist?"),

@@ -9,6 +9,7 @@ from tiny import prints
 
 from mnist_cuda.commands import COMMANDS
 from mnist_cuda.commands.completion import SHELLS
+from mnist_cuda.judge.exercises import EXERCISES
 
 BASH = r"""
 source "$1"
@@ -47,6 +48,10 @@ def script(tmp_path_factory):
         (["runs", "rem"], {"remove"}),
         (["runs", "remove", "--"], {"--help", "--dir", "--yes"}),
         (["completion", ""], set(SHELLS)),
+        (["exercise", "rel"], {"relu"}),
+        (["exercise", "start", "bug-1"], {"bug-1", *(f"bug-1{k}" for k in range(10) if f"bug-1{k}" in EXERCISES)}),
+        (["exercise", "show", "float"], {"float4"}),
+        (["help", "tr"], {"train"}),
     ],
 )
 def test_bash_offers(script, words, expected, tmp_path):

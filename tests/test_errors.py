@@ -4,13 +4,15 @@ import errno
 import json
 import os
 import pwd
+import subprocess
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 from test_cli import parsers
-from tiny import prints
+from tiny import prints, tiny_dataset
 
-from mnist_cuda import cli
+from mnist_cuda import CheckpointError, Model, cli, save_model, train
 from mnist_cuda.bench import competitors, tables
 from mnist_cuda.data import dataset
 from mnist_cuda.run import evaluation
@@ -80,6 +82,52 @@ def test_names_that_no_file_can_have(capsys):
     fails(capsys, 6, "bench", "check", "--json", f"{name}.json")
     fails(capsys, 3, "train", *CPU, "--data-dir", name)
     assert os.listdir() == []
+
+
+def test_folders_in_each_other_without_an_end(tiny, capsys):
+    """As many as a path can have, and one that is too long; what was made for nothing is gone."""
+    deep = "/".join(["d"] * 1900)
+    argv = ["train", *CPU, "--epochs", "1", "--batch-size", "35", "--quiet", "--out"]
+    try:
+        assert prints(capsys, *argv, deep)
+        assert os.path.exists(f"{deep}/model.safetensors")
+        assert "File name too long" in fails(capsys, 6, *argv, "e/" * 2500)
+        assert "e" not in os.listdir()
+        assert cli.main(["runs", "remove", deep, "--yes"]) == 0
+    finally:
+        subprocess.run(["rm", "-rf", "d", "e"], check=True)  # shutil.rmtree calls itself for each
+
+
+@pytest.mark.parametrize("steps", [str(2**70), "-1", "many", "1e3", "9" * 5000])
+def test_steps_that_no_counter_holds(steps, tiny, capsys):
+    """Of a model from elsewhere, whose metadata nobody checked."""
+    model = train(tiny_dataset(), epochs=1, batch_size=35, engine="cpu").model
+    other = Model(model.parameters, model.statistics, {"steps": steps})
+    with pytest.raises(CheckpointError, match=r"^the model's metadata say steps .*, expected a whole number from 0 to"):
+        save_model("again.safetensors", other)
+    metadata = {"steps": steps, "dataset": "tiny"}
+    tensors = {name: np.asarray(value) for name, value in (model.parameters | model.statistics).items()}
+    save_file(tensors, "model.safetensors", metadata)
+    assert "metadata say steps" in fails(capsys, 6, "export", "state-dict", "--model", "model.safetensors")
+
+
+@pytest.mark.parametrize("classes", ["", "[", "3", "[[[]]]", "[" * 100_000, '["a", {}]', '"abcdefghijk"', "null"])
+def test_names_of_classes_that_are_none(classes):
+    """They are digits then, whatever a model's metadata say."""
+    model = Model({}, None, {"classes": classes})
+    assert len(model.classes) == 10
+    assert set(model.classes[len(model.names) :]) <= set("0123456789")
+
+
+@pytest.mark.parametrize(
+    "mirror",
+    ["http://a b/", "http://a\tb/", "http://a/b c", "ftp://a/", "http://", "http://[::1", "http://a:port/", "a", "http://a<b/",
+     "http://" + "a" * 70 + ".org/", "http://.org/"],
+)  # fmt: skip
+def test_a_mirror_that_is_no_url(mirror, capsys, monkeypatch):
+    assert "is no http or https URL" in fails(capsys, 2, "data", "fetch", "mnist", "--mirror", mirror)
+    monkeypatch.setenv("MNIST_CUDA_MIRROR", mirror)
+    assert "is no http or https URL" in fails(capsys, 2, "data", "fetch", "mnist")
 
 
 def test_no_home(monkeypatch, capsys):

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,16 +11,17 @@ import pytest
 from conftest import engine_params
 from tiny import prints, tiny_dataset
 
-from mnist_cuda import cli
+from mnist_cuda import cli, dataset_of, train
 from mnist_cuda.commands.predict import _report
 from mnist_cuda.data import dataset
 from mnist_cuda.data.digit import Digit
 from mnist_cuda.engine import Engine
 from mnist_cuda.engine.model import init_parameters
 from mnist_cuda.errors import CheckpointError, DataError
+from mnist_cuda.run import confusion
 from mnist_cuda.run.checkpoint import save_model
 from mnist_cuda.run.confusion import answers_of
-from mnist_cuda.run.evaluation import BATCH_SIZE, engine_of, evaluate, evaluate_again, predict
+from mnist_cuda.run.evaluation import BATCH_SIZE, Predictions, engine_of, evaluate, evaluate_again, predict
 from mnist_cuda.run.results import Model
 from mnist_cuda.terminal import console
 
@@ -34,6 +36,29 @@ class FixedScores(Engine):
         self.calls.append((len(images), batch_norm))
         self.given += len(images)
         return self.scores[self.given - len(images) : self.given]
+
+
+def test_a_model_of_few_classes_has_a_row_for_each(tmp_path, monkeypatch, capsys):
+    """With its name, in the table and in the answers; test images of other classes have rows, too."""
+    monkeypatch.chdir(tmp_path)
+    rng, names = np.random.default_rng(0), ("bag", "boot", "coat", "dress", "shirt")
+    images, labels = rng.integers(0, 256, (60, 28, 28), np.uint8), (np.arange(60) % 5).astype(np.uint8)
+    data = replace(dataset_of(images, labels, images, labels), classes=names)
+    result = train(data, epochs=1, batch_size=10, engine="cpu", out="runs/five")
+    answers = predict("five", images)
+    assert answers.names == result.model.names == names
+    assert answers.probabilities.shape == (60, 5)
+    np.testing.assert_allclose(answers.probabilities.sum(axis=1), 1)
+    assert answers.labels == [names[k] for k in answers.classes]
+    assert Predictions(np.full((1, 10), np.nan), names).labels == ["-"]
+    tempting = np.zeros((1, 10))
+    tempting[0, 7] = 9
+    assert Predictions(tempting, names).classes.tolist() == [0]
+    columns, rows = confusion.table(answers_of(result.engine, images, labels, names=result.model.names))
+    assert columns == ("class", "0", "1", "2", "3", "4", "errors", "of", "error %")
+    assert [row[0] for row in rows] == [f"{k} {name}" for k, name in enumerate(names)]
+    _, rows = confusion.table(answers_of(result.engine, images, labels + 3, names=result.model.names))
+    assert [row[0] for row in rows][5:] == ["5", "6", "7"]
 
 
 def test_accuracy_and_loss_over_several_calls():

@@ -98,6 +98,20 @@ def test_what_cannot_be_exported(odd):
         onnx_model(odd, "int8")
 
 
+def test_a_state_dict_says_what_its_inputs_are(saved, capsys):
+    """And with --input float has what makes them of u/255: by ONNX Runtime's graph of the same two numbers."""
+    said = prints(capsys, "export", "state-dict", "--model", str(saved))
+    assert "inputs  (N,1,28,28) (u/255 - 0.1307)/0.3081, by transforms.Normalize((0.1307,), (0.3081,)) after" in said
+    plain = saved / "plain.safetensors"
+    said = prints(capsys, "export", "state-dict", "--model", str(saved), "--input", "float", "--out", str(plain))
+    assert "inputs  (N,1,28,28) u/255, as ToTensor makes them; its module has normalise = nn.Conv2d(1, 1, 1)" in said
+    found, other = load_file(plain), load_file(saved / "state-dict.safetensors")
+    assert found.keys() - other.keys() == {"normalise.weight", "normalise.bias"}
+    pixels = np.linspace(0, 1, 256)
+    layer = found["normalise.weight"].item() * pixels + found["normalise.bias"].item()
+    np.testing.assert_allclose(layer, (pixels - 0.1307) / 0.3081, atol=3e-7)
+
+
 @pytest.fixture
 def saved(odd, tmp_path):
     """The folder of a run with that model."""
@@ -175,7 +189,7 @@ IN_TORCH = """
 import json, sys
 import numpy as np, torch
 from torch import nn
-peers, images, file, parameters = sys.argv[1:]
+peers, images, file, parameters, plain = sys.argv[1:]
 sys.path.insert(0, peers)
 from pytorch_baseline import Net
 
@@ -183,6 +197,13 @@ class Tracking(Net):
     def __init__(self):
         super().__init__()
         self.bn1, self.bn2 = nn.BatchNorm2d(32), nn.BatchNorm2d(64)
+
+class Plain(Tracking):
+    def __init__(self):
+        super().__init__()
+        self.normalise = nn.Conv2d(1, 1, 1)
+    def forward(self, x):
+        return super().forward(self.normalise(x))
 
 def read(file):
     if file.endswith(".pt"):
@@ -194,7 +215,10 @@ net = Tracking().double()
 net.load_state_dict(read(file), strict=True)
 x = torch.from_numpy(np.load(images)).double()[:, None]
 logits = net.eval()((x / 255 - 0.1307) / 0.3081)
-print(json.dumps([logits.tolist(), int(net.bn1.num_batches_tracked), int(net.bn2.num_batches_tracked)]))
+of_plain = Plain().double()
+of_plain.load_state_dict(read(plain), strict=True)
+logits, plain = logits.tolist(), of_plain.eval()(x / 255).tolist()
+print(json.dumps([logits, plain, int(net.bn1.num_batches_tracked), int(net.bn2.num_batches_tracked)]))
 """
 
 
@@ -203,7 +227,12 @@ def test_pytorch_loads_it_strictly_and_gives_our_logits(odd, saved, peer, suffix
     names = []
     folders = request.getfixturevalue("torch_folders") if suffix == "pt" else []
     environment = ENVIRONMENT | {"PYTHONPATH": ":".join([ENVIRONMENT["PYTHONPATH"], *folders])}
-    for name, flags in ((f"all.{suffix}", []), ("parameters.safetensors", ["--parameters-only"])):
+    kinds = {
+        f"all.{suffix}": [],
+        "parameters.safetensors": ["--parameters-only"],
+        f"plain.{suffix}": ["--input", "float"],
+    }
+    for name, flags in kinds.items():
         path = saved / name
         argv = [sys.executable, "-m", "mnist_cuda", "export", "state-dict", "--model", saved, "--out", path, *flags]
         subprocess.run(argv, env=environment, check=True, capture_output=True)
@@ -217,7 +246,8 @@ def test_pytorch_loads_it_strictly_and_gives_our_logits(odd, saved, peer, suffix
     argv = [peer.command[0], "-c", IN_TORCH, peers, saved / "images.npy", *names]
     result = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
-    logits, *steps = json.loads(result.stdout)
+    logits, of_plain, *steps = json.loads(result.stdout)
     assert steps == [3, 3]
     expected = engine_of(odd, "reference").logits(images)
     assert np.abs(np.array(logits) - expected).max() <= 1e-9 * np.abs(expected).max()
+    assert np.abs(np.array(of_plain) - expected).max() <= 1e-6 * np.abs(expected).max()  # its two numbers are float32

@@ -165,12 +165,50 @@ def test_early_stopping_waits_for_nothing_better():
     options = TrainOptions(epochs=50, batch_size=5, lr=0, validation=5)
     result = train(tiny_dataset(), options, engine="cpu", callbacks=[EarlyStopping(3)])  # nothing is learnt
     assert (len(result.epochs), result.stopped) == (4, "no better validation accuracy for 3 epochs")
-    with pytest.raises(UsageError, match="patience is 0, expected at least 1 epoch"):
+    with pytest.raises(UsageError, match="patience is 0, expected a whole number from 1"):
         EarlyStopping(0)
     with pytest.raises(UsageError, match="early stopping by validation_accuracy needs images held out"):
         train(tiny_dataset(), OPTIONS, engine="cpu", callbacks=[EarlyStopping(3)])
     with pytest.raises(UsageError, match="an epoch's record has no number hits"):
         train(tiny_dataset(), OPTIONS, engine="cpu", callbacks=[EarlyStopping(3, "hits")])
+
+
+@pytest.mark.parametrize("eval_bn", ["population", "batch"])
+def test_the_best_weights_come_back(eval_bn):
+    """A rate that rises makes the second epoch's loss the least, and the last one's worse."""
+    options = TrainOptions(epochs=4, batch_size=5, lr=0.5, schedule="triangle:1", eval_bn=eval_bn)
+    losses, models = [], []
+
+    class Models(Callback):
+        def on_start(self, trainer):
+            self.trainer = trainer
+
+        def on_epoch(self, record):
+            losses.append(record["test_loss"])
+            models.append(digest(self.trainer.parameters))
+
+    stopping = EarlyStopping(9, "test_loss", restore_best_weights=True)
+    result = train(tiny_dataset(), options, engine="cpu", callbacks=[Models(), stopping], out="run")
+    best = losses.index(min(losses))
+    assert best < 3
+    assert digest(result.model.parameters) == digest(result.engine.parameters) == models[best] != models[-1]
+    assert result.model.metadata["epochs"] == str(best + 1)
+    assert predict(result, tiny_dataset().test_images).logits.shape == (20, 10)
+    again = evaluate(result, tiny_dataset().test_images, tiny_dataset().test_labels, eval_bn)
+    assert again.correct_by_class == result.evaluation.correct_by_class
+    assert again.loss == pytest.approx(min(losses))
+    assert digest(load_model("run/best.safetensors").parameters) == models[best]
+    assert digest(load_model("run").parameters) == models[-1]
+    other = train(tiny_dataset(), options, engine="cpu", callbacks=[EarlyStopping(9, "test_loss")])
+    assert digest(other.model.parameters) == models[-1]
+
+
+def test_what_was_best_before_a_run_goes_on_is_not_there(capsys):
+    train(tiny_dataset(), OPTIONS, engine="cpu", out="runs/one", callbacks=[At(stop, 1)])
+    by_steps = EarlyStopping(9, "steps", restore_best_weights=True)  # of equal epochs the first is the best
+    result = train(tiny_dataset(), resume="one", callbacks=[by_steps])
+    assert weights(result) == digest(load_model("runs/one").parameters)
+    assert "the best epoch, 1, was before the run went on here: the last one's weights stay" in capsys.readouterr().err
 
 
 def test_tensorboard_has_every_epoch(tiny, whole):

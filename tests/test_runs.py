@@ -193,6 +193,35 @@ def test_show_and_compare(capsys):
     assert "six: no such file or folder, and no run of that name in runs/" in run(capsys, "runs", "show", "six", code=6)
 
 
+def test_what_is_inside_lists_has_rows_of_its_own(capsys):
+    """A run that was resumed has a list of circumstances: no cell is an object of JSON."""
+    train("one")
+    train("two", "--epochs", "1")
+    assert cli.main(["train", "--resume", "runs/two", "--epochs", "2", "--quiet"]) == 0
+    out = run(capsys, "runs", "compare", "one", "two")
+    rows = {line.split()[0]: line.split()[1:] for line in out.splitlines()[1:]}
+    assert rows["resumed.1.step"][0] == "-"
+    assert int(rows["resumed.1.step"][1]) > 0
+    assert "{" not in out
+
+
+def test_a_name_means_the_run_where_what_has_it_is_none(capsys):
+    """Folders and files of a run's name beside runs/, records in its folder, and a slip of the hand."""
+    train("mode")
+    Path("mode").mkdir()
+    expected = run(capsys, "evaluate", "runs/mode", "--engine", "cpu").splitlines()[-1]
+    for name in ("mode", "runs/mode/metrics.csv", "runs/mode/config.json", "runs/mode/metrics.jsonl"):
+        assert run(capsys, "evaluate", name, "--engine", "cpu").splitlines()[-1] == expected
+    assert run(capsys, "runs", "show", "mode").splitlines()[0].split() == ["run", "runs/mode"]
+    assert "did you mean mode?" in run(capsys, "evaluate", "moed", code=6)
+    other = Path("other.safetensors")
+    other.write_bytes(b"")
+    Path("runs/mode/other.safetensors").write_bytes(b"")
+    assert "runs/mode/other.safetensors: not a readable" in run(
+        capsys, "evaluate", "runs/mode/other.safetensors", code=6
+    )
+
+
 def test_remove_deletes_runs_alone_and_asks(capsys):
     for name in ("one", "two", "three"):
         train(name)

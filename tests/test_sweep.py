@@ -319,7 +319,6 @@ def test_files_that_cannot_be_read(tmp_path):
     ("argv", "code", "words"),
     [
         (("--batch-size", "5", "36"), 2, "run 1 of the sweep: batch size is 36, expected at most the 35"),
-        (("--batch-size", "5", "--schedule", "constant", "cosine"), 2, "run 1 of the sweep: --schedule is 'cosine'"),
         (("--batch-size", "5", "--gpus", "0", "1"), 2, "engine 'cpu' runs on the CPU"),
         (("--batch-size", "5", "--gpus", "0", "--device", "1"), 2, "leave out one of the two"),
         (("--batch-size", "5", "--resume"), 2, "there is no sweep in sweeps/"),

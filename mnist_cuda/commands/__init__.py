@@ -1,7 +1,8 @@
 """The commands, a module each: its docstring says what it does, `add_arguments(parser)` its flags, `run(args)` does it.
 
 `run` returns the exit code. Only the module of the command that was chosen is imported, and what it needs to run only
-when it runs. A command with commands of its own (`bench`, `data`) is a package with a table such as this one.
+when it runs. A command with commands of its own (`bench`, `data`) is a package with a table such as this one, and
+perhaps with a function `spelled_out(words)`, which says what shorter words stand for.
 EXAMPLES are lines that a user may type; they end the help.
 """
 
@@ -22,6 +23,7 @@ COMMANDS = {
     "doctor": "check GPU, driver, libraries and caches, and say how to fix them",
     "data": "fetch, verify and show data sets",
     "completion": "print shell completions for bash, zsh or fish",
+    "help": "print the help of a command",
 }
 
 EXAMPLES = (

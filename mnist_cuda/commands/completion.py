@@ -52,8 +52,10 @@ def run(args: argparse.Namespace) -> int:
     import shtab
 
     from mnist_cuda import _native, cli
+    from mnist_cuda.commands import COMMANDS
     from mnist_cuda.commands.flags import json_file, run_path
     from mnist_cuda.commands.parser import all_parsers
+    from mnist_cuda.judge.exercises import EXERCISES
 
     offers_runs = dict.fromkeys(SHELLS, RUNS_FUNCTION) | {"fish": f"({RUNS_FUNCTION})"}
     values = {
@@ -63,9 +65,18 @@ def run(args: argparse.Namespace) -> int:
     }
     values |= {f"{name}s": found for name, found in values.items()}
     parser = cli.make_parser()
-    for each in all_parsers(parser):
+    for each in list(all_parsers(parser)):
+        of_exercises = each.prog.startswith("mnist-cuda exercise")
         for action in each._actions:
-            if action.type is run_path:
+            if of_exercises and isinstance(action, argparse._SubParsersAction):
+                action._parser_class = argparse.ArgumentParser
+                for name, exercise in EXERCISES.items():  # short for `show NAME`
+                    action.add_parser(name, help=exercise.title, add_help=False)
+            elif of_exercises and action.dest == "name":
+                action.choices = list(EXERCISES)
+            elif action.dest == "command" and each.prog == "mnist-cuda help":
+                action.choices = list(COMMANDS)
+            elif action.type is run_path:
                 action.complete = offers_runs  # type: ignore[attr-defined]
             elif action.type in (Path, json_file):
                 action.complete = shtab.FILE  # type: ignore[attr-defined]

@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
     result = evaluate(engine, data.test_images, data.test_labels, args.eval_bn)
     answers = None
     if wanted:
-        answers = confusion.answers_of(engine, data.test_images, data.test_labels, args.eval_bn)
+        answers = confusion.answers_of(engine, data.test_images, data.test_labels, args.eval_bn, model.names)
     if output and answers:
         report = {
             "file": str(file),
@@ -99,8 +99,8 @@ def run(args: argparse.Namespace) -> int:
     if not output.on_stdout:
         if args.confusion and answers:
             out.print("rows: the true class, columns: the predicted class")
-            columns = confusion.COLUMNS
-            console.print_table(out, columns, confusion.table(answers), right=columns[1:], optional=("of", "errors"))
+            columns, rows = confusion.table(answers)
+            console.print_table(out, columns, rows, right=columns[1:], optional=("of", "errors"))
         if args.mistakes and answers:
             from mnist_cuda.data.picture import print_image
 

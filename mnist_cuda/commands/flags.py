@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import math
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
-from mnist_cuda import MAX_THREADS
+from mnist_cuda import rules
 from mnist_cuda.data.catalogue import CHOICES
-
-_MOST = 2**31 - 1  # what an engine counts with
+from mnist_cuda.rules import Number, Rule
 
 Options = TypeVar("Options")
 
@@ -29,38 +27,32 @@ def options_of(kind: type[Options], args: argparse.Namespace) -> Options:
     return kind(**values)
 
 
-def integer(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number") from None
+def obeying(rule: Rule) -> Callable[[str], Any]:
+    """The type of a flag whose value obeys a rule."""
+
+    def parse(text: str) -> Any:
+        value: Any = text
+        if isinstance(rule, Number):
+            try:
+                value = rule.kind(text)
+            except ValueError:
+                raise argparse.ArgumentTypeError(f"'{text}' is not {rule.name}") from None
+        if fault := rule.fault(value):
+            raise argparse.ArgumentTypeError(f"{text if isinstance(rule, Number) else repr(text)} {fault}")
+        return rule.value(value)
+
+    return parse
 
 
-def positive(text: str) -> int:
-    """An integer of at least 1, and no more than an engine can count."""
-    value = integer(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{value} is too small, expected at least 1")
-    return _counted(value)
-
-
-def non_negative(text: str) -> int:
-    """An integer of at least 0."""
-    value = integer(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"{value} is negative, expected at least 0")
-    return value
-
-
-def gpu(text: str) -> int:
-    """The number of a GPU."""
-    return _counted(non_negative(text))
-
-
-def _counted(value: int) -> int:
-    if value > _MOST:
-        raise argparse.ArgumentTypeError(f"{value} is too large, expected at most {_MOST}")
-    return value
+integer = obeying(rules.INTEGER)
+positive = obeying(rules.COUNT)
+non_negative = obeying(rules.NATURAL)
+gpu = obeying(rules.GPU)
+threads = obeying(rules.THREADS)
+processes = obeying(rules.PROCESSES)
+rate = obeying(rules.RATE)
+percent = obeying(rules.PERCENT)
+schedule = obeying(rules.SCHEDULE)
 
 
 def file_ending_in(ending: str) -> Callable[[str], Path]:
@@ -79,41 +71,6 @@ def json_file(text: str) -> Path:
     if not (text == "-" or text.endswith(".json")):
         raise argparse.ArgumentTypeError(f"'{text}' does not end in .json; to print the object, put --json last")
     return Path(text)
-
-
-def threads(text: str) -> int:
-    """A number of threads; 0 for one a core."""
-    value = non_negative(text)
-    if value > MAX_THREADS:
-        raise argparse.ArgumentTypeError(f"{value} is too many, expected at most {MAX_THREADS}")
-    return value
-
-
-def processes(text: str) -> int:
-    """A number of processes that work together."""
-    value = positive(text)
-    if value > MAX_THREADS:
-        raise argparse.ArgumentTypeError(f"{value} is too many, expected at most {MAX_THREADS}")
-    return value
-
-
-def rate(text: str) -> float:
-    """A finite number of at least 0."""
-    try:
-        value = float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"'{text}' is not a number") from None
-    if not (math.isfinite(value) and value >= 0):
-        raise argparse.ArgumentTypeError(f"{text} is not a finite number of at least 0")
-    return value
-
-
-def percent(text: str) -> float:
-    """A number from 0 to 100."""
-    value = rate(text)
-    if value > 100:
-        raise argparse.ArgumentTypeError(f"{text} is too large, expected at most 100 per cent")
-    return value
 
 
 # The short flags: each letter means the same, one or several, in every command.
@@ -201,7 +158,7 @@ def add_peer_python_flag(group: argparse._ActionsContainer) -> None:
 def add_placement_flag(group: argparse._ActionsContainer) -> None:
     """Where the training images are."""
     text = "keep the training images in the GPU's memory (device) or the host's (default: %(default)s)"
-    group.add_argument("--placement", choices=("device", "host"), default="device", help=text)
+    group.add_argument("--placement", choices=rules.PLACEMENT.words, default="device", help=text)
 
 
 def add_rare_group(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
@@ -214,7 +171,7 @@ def add_evaluation_flag(group: argparse._ActionsContainer) -> None:
     text = (
         "batch norm statistics for test images: of all training images, or of each batch of 250 (default: %(default)s)"
     )
-    group.add_argument("--eval-bn", choices=("population", "batch"), default="population", help=text)
+    group.add_argument("--eval-bn", choices=rules.EVAL_BN.words, default="population", help=text)
 
 
 RUN = "a run's name or folder, a file in it, or latest"  # as `find_run` takes it

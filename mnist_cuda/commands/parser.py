@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import Any, NoReturn
 
@@ -109,6 +109,7 @@ class CommandParser(Parser):
     def __init__(self, *, module: str, **options: Any) -> None:
         super().__init__(**options)
         self._module: str | None = module
+        self._spelled_out: Callable[[list[str]], list[str]] = list
 
     def fill(self) -> None:
         """Take description and flags from the module, if that is not yet done."""
@@ -116,6 +117,7 @@ class CommandParser(Parser):
             module, self._module = import_module(self._module), None
             self.description, self.epilog = module.__doc__, examples(*module.EXAMPLES)
             self.set_defaults(run=getattr(module, "run", None))
+            self._spelled_out = getattr(module, "spelled_out", list)
             module.add_arguments(self)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
@@ -125,7 +127,7 @@ class CommandParser(Parser):
         the innermost command.
         """
         self.fill()
-        words = sys.argv[1:] if args is None else list(args)
+        words = self._spelled_out(sys.argv[1:] if args is None else list(args))
         found, rest = super().parse_known_args(words, namespace)
         if hasattr(found, "given"):  # a command of this one has said so
             return found, rest

@@ -21,6 +21,7 @@ from mnist_cuda.commands.flags import (
     positive,
     rate,
     run_path,
+    schedule,
 )
 from mnist_cuda.run.names import LATEST
 from mnist_cuda.run.options import TrainOptions
@@ -52,6 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"images per step (default: {default.batch_size})")  # fmt: skip
     add(
         "--schedule",
+        type=schedule,
         nargs="+",
         default=[default.schedule],
         metavar="SHAPE",

@@ -25,6 +25,7 @@ from mnist_cuda.commands.flags import (
     processes,
     rate,
     run_path,
+    schedule,
 )
 from mnist_cuda.errors import CheckpointError, UsageError
 from mnist_cuda.run.names import LATEST, find_folder
@@ -60,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("-b", "--batch-size", type=positive, default=default.batch_size, metavar="N",
         help="images per step (default: %(default)s)")  # fmt: skip
     add("--lr", type=rate, default=default.lr, metavar="RATE", help="learning rate of plain SGD (default: %(default)s)")
-    add("--schedule", default=default.schedule, metavar="SHAPE",
+    add("--schedule", type=schedule, default=default.schedule, metavar="SHAPE",
         help="how the learning rate changes (--lr is its peak): constant, linear (falls to 0) or triangle[:FRACTION] "
         "(first rises for this fraction of the steps, 0.2 if not given) (default: %(default)s)")  # fmt: skip
     add("-s", "--seed", type=non_negative, default=default.seed, metavar="N",

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from mnist_cuda import rules
 from mnist_cuda.data import unpacked
 from mnist_cuda.data.arrays import pair_of
 from mnist_cuda.data.catalogue import CHOICES, DATASETS, SYNTHETIC, ArraysInfo, DataFile, DatasetInfo, without_password
@@ -69,6 +70,7 @@ class Dataset:
     def __repr__(self) -> str:
         return f"Dataset({self.name}, {len(self.train_labels)} training and {len(self.test_labels)} test images)"
 
+    @rules.checked(count=rules.NATURAL)
     def first(self, count: int) -> Dataset:
         """The data set with only the first `count` training images. UsageError where there are not so many."""
         if count > len(self.train_labels):
@@ -82,6 +84,13 @@ class Dataset:
         return (self.train_images, self.train_labels, self.test_images, self.test_labels)
 
 
+@rules.checked(
+    name=rules.TEXT,
+    data_dir=rules.optional(rules.PATH),
+    offline=rules.SWITCH,
+    mirror=rules.optional(rules.TEXT),
+    seed=rules.NATURAL,
+)
 def load(
     name: str = "auto",
     *,

@@ -92,10 +92,20 @@ def _mirrors(info: DatasetInfo, mirror: str | None) -> tuple[str, ...]:
     mirror = mirror or os.environ.get("MNIST_CUDA_MIRROR")
     if not mirror:
         return info.mirrors
+    import requests
+
     try:
         url = urlsplit(mirror)
         sound = url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
-    except ValueError:  # brackets of an IPv6 address that do not match, or a port that is no number
+        labels = (url.hostname or "").removesuffix(".").split(".")
+        sound = (
+            sound
+            and all(0 < len(label) < 64 for label in labels)
+            and mirror.isprintable()
+            and not set(mirror) & set(' <>"{}|\\^`')
+        )
+        requests.models.PreparedRequest().prepare_url(mirror, None)
+    except ValueError:  # brackets of an IPv6 address that do not match, a port that is no number, a name of no host
         sound = False
     if not sound:
         shown = without_password(mirror)

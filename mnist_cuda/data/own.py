@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mnist_cuda import rules
 from mnist_cuda.data.arrays import pair_of
 from mnist_cuda.data.dataset import Dataset
 from mnist_cuda.data.idx import CLASSES, SIDE, Images, Labels
@@ -43,6 +44,7 @@ def _pair(images: object, labels: object, half: str) -> tuple[Images, Labels]:
     return pixels.view(), classes.view()  # a Dataset makes its arrays read-only, and the caller's are not ours
 
 
+@rules.checked(folder=rules.PATH, test_share=rules.RATE, seed=rules.NATURAL)
 def dataset_from_folder(folder: str | Path, *, test_share: float = 0.2, seed: int = 0) -> Dataset:
     """A data set of image files by class, read by Pillow: `FOLDER/train/CLASS/*.png` and `FOLDER/test/CLASS/*.png`.
 

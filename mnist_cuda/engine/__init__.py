@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import tempfile
@@ -16,12 +17,21 @@ from typing import Any, Literal, NoReturn, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from mnist_cuda import MAX_THREADS, _native, memory
+from mnist_cuda import _native, memory, rules
+from mnist_cuda.data.arrays import as_numpy
 from mnist_cuda.engine.extensions import Emulated, MakeEmulated, Own
 from mnist_cuda.engine.gpu_arrays import GpuArray, gpu_bytes
 from mnist_cuda.engine.gpu_libraries import find_libraries, find_nccl
 from mnist_cuda.engine.model import PARAMETERS, STATISTICS, empty_slab, initial_stream, pack, unpack
-from mnist_cuda.errors import OutOfMemoryError, RankLostError, UnavailableError, UsageError, did_you_mean
+from mnist_cuda.errors import (
+    DataError,
+    MnistCudaError,
+    OutOfMemoryError,
+    RankLostError,
+    UnavailableError,
+    UsageError,
+    did_you_mean,
+)
 
 Images = NDArray[np.uint8]
 Labels = NDArray[np.uint8]
@@ -30,7 +40,10 @@ BatchNorm = Literal["population", "batch"]
 Placement = Literal["device", "host"]
 Summation = Literal["partial", "plain", "library"]
 _PIXELS = 28 * 28
+_ROUTING = ("pool1", "pool2", "relu3")
+_FINITE = rules.Number("a finite number", float, -math.inf)
 
+LAST_SECONDS = 1.0  # that the last calls of a program wait for an engine which a stopped thread may never give back
 PIECE_SECONDS = 0.1  # aim of `Engine.train_piece`: between two of them signals are obeyed and progress is shown
 
 
@@ -68,6 +81,7 @@ class EngineInfo:
         """Whether that precision wants a newer GPU, or a build for it, rather than anything that could be installed."""
         return "needs compute capability" in self.unavailable_precisions.get(precision, "")
 
+    @rules.checked(batch_size=rules.whole(0, 2**63 - 1))
     def share_for(self, batch_size: int) -> int:
         """How many multiprocessors a model with this batch size gets in a fleet; 0 if it must train alone.
 
@@ -79,8 +93,9 @@ class EngineInfo:
 def engines(device: int = 0) -> tuple[EngineInfo, ...]:
     """All engines, slowest rung of the ladder first, and what GPU `device` cannot run of them.
 
-    Raises ValueError for an ordinal that does not exist where there are GPUs.
+    Raises UsageError for an ordinal that does not exist where there are GPUs.
     """
+    device = rules.GPU("device", device)
     return tuple(_info(row, device) for row in _native.engines())
 
 
@@ -91,6 +106,8 @@ def find_engine(name: str, device: int = 0) -> EngineInfo:
     asked whether it can run than those that `auto` tries, so that libraries are looked for only where it matters.
     """
     rows = {row["name"]: row for row in _native.engines()}
+    if not isinstance(name, str):
+        raise UsageError(f"engine is {rules.shown(name)}, expected auto or one of {', '.join(rows)}")
     if name == "auto":
         by_rank = sorted(rows.values(), key=lambda row: row["rank"])
         return next(info for row in by_rank if not (info := _info(row, device)).unavailable)
@@ -104,7 +121,9 @@ def find_engine(name: str, device: int = 0) -> EngineInfo:
 def _info(row: dict[str, Any], device: int) -> EngineInfo:
     """A row of the registry, with the answer whether it can run here."""
     find_libraries(tuple(row["libraries"]))
-    precisions, reasons = tuple(row["precisions"]), _native.unavailable(row["name"], device)
+    precisions = tuple(row["precisions"])
+    with _native_errors():
+        reasons = _native.unavailable(row["name"], device)
     unavailable = reasons[precisions[0]] if len(reasons) == len(precisions) else ""
     fields = {**row, "precisions": precisions, "libraries": tuple(row["libraries"])}
     fields["own_ops"] = tuple(row["own_ops"])
@@ -112,9 +131,20 @@ def _info(row: dict[str, Any], device: int) -> EngineInfo:
 
 
 @contextmanager
-def _native_errors() -> Iterator[None]:
+def _native_errors(fault: type[MnistCudaError] = UsageError) -> Iterator[None]:
+    """A block of native calls, whose errors are ours; fault: the one for an argument that is refused."""
     try:
         yield
+    except MnistCudaError:
+        raise
+    except ValueError as error:
+        raise fault(str(error)) from error
+    except TypeError as error:
+        text = str(error)
+        if "incompatible function arguments" not in text:
+            raise
+        name = text.partition("(")[0]
+        raise UsageError(f"{name}: an argument is of another type, or larger, than the engine takes") from error
     except _native.UnavailableError as error:
         raise UnavailableError(str(error)) from error
     except _native.OutOfMemoryError as error:
@@ -218,6 +248,13 @@ class Engine:
     ValueError for limits or multiprocessors beyond this GPU's, UnavailableError if the engine cannot run here.
     """
 
+    @rules.checked(
+        threads=rules.THREADS,
+        device=rules.GPU,
+        multiprocessors=rules.GPU,
+        check_every_step=rules.optional(rules.SWITCH),
+        precision=rules.optional(rules.TEXT),
+    )
     def __init__(
         self,
         name: str = "auto",
@@ -231,9 +268,15 @@ class Engine:
         own: Own | None = None,
         emulated: MakeEmulated | None = None,
     ) -> None:
-        if emulated:
-            name = "tiled" if name == "auto" else name
-        self.info = find_engine(name, device if name == "auto" else 0)
+        if limits is not None:
+            pair = tuple(limits) if isinstance(limits, tuple | list) else ()
+            if len(pair) != 2 or any(map(rules.GPU.fault, pair)):
+                expected = "a number of multiprocessors and one of bytes, such as (108, 166912)"
+                raise UsageError(f"limits are {rules.shown(limits)}, expected {expected}")
+        by_auto = isinstance(name, str) and name == "auto"
+        if emulated and by_auto:
+            name, by_auto = "tiled", False
+        self.info = find_engine(name, device if by_auto else 0)
         self.precision = self.info.precisions[0] if precision is None else precision
         if self.precision not in self.info.precisions:
             raise UsageError(
@@ -247,8 +290,6 @@ class Engine:
             )
         if multiprocessors and not self.info.takes_limits:
             raise UsageError(f"engine '{self.info.name}' takes no share of the multiprocessors; leave it out")
-        if threads > MAX_THREADS:
-            raise UsageError(f"threads is {threads}, expected at most {MAX_THREADS}, or 0 for one per core")
         if own:
             own.require_fit(self.info.name, self.info.own_ops)
         self.own = own
@@ -281,15 +322,26 @@ class Engine:
             )
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Native calls, of one thread at a time: an engine has one step's memory, and the GIL is released in it."""
+    def _alone(self, fault: type[MnistCudaError] = UsageError) -> Iterator[None]:
+        """Native calls, of one thread at a time: an engine has one step's memory, and the GIL is released in it.
+
+        fault: the error for an argument that they refuse. At the program's end a thread leaves here for good, by
+        SystemExit, which ends a thread without a word.
+        """
         if os.getpid() != self._process:  # before the lock, which a thread that is not here may hold
             raise UsageError(
                 f"this engine is of process {self._process}, and of its threads and GPU this fork of it has none: make "
                 "an engine here, or start processes by multiprocessing.get_context('spawn'), as GPUs need"
             )
-        with self._lock, _native_errors():
-            yield
+        _leave_at_the_end()
+        if not self._lock.acquire(timeout=LAST_SECONDS if _native.closed() else -1):
+            raise UsageError("the program ends, and another thread is in a call of this engine, which never returns")
+        try:
+            with _native_errors(fault):
+                yield
+        finally:
+            self._lock.release()
+        _leave_at_the_end()
 
     def __repr__(self) -> str:
         return f"Engine({self.info.name} {self.precision})"
@@ -303,6 +355,7 @@ class Engine:
             memory.require(batch * bytes_per_image, f"a batch of {batch} on engine {self.info.name}")
             self._largest_batch = batch
 
+    @rules.checked(ranks=rules.Kind("a communicator, as mnist_cuda.ranks makes it", (_native.Communicator,)))
     def join(self, ranks: _native.Communicator, transport: str | None = None) -> None:
         """Train one model together with the engines of other ranks; ValueError for an engine that cannot share a batch.
 
@@ -410,7 +463,7 @@ class Engine:
 
     def _require_gpu(self, what: str) -> None:
         if self.info.device == "cpu":
-            raise ValueError(f"{what}: engine {self.info.name} runs on the CPU, expected one on a GPU")
+            raise UsageError(f"{what}: engine {self.info.name} runs on the CPU, expected one on a GPU")
 
     def _gpu_array(self, shape: tuple[int, ...], array: Any, address: int) -> GpuArray:
         _, device = array.__dlpack_device__()
@@ -425,13 +478,14 @@ class Engine:
         between; a copy, because the caller's array may change or go while the engine still trains on it.
         """
         _require_one_of("set_dataset: placement", placement, Placement)
-        with self._alone():
+        with self._alone(DataError):
             there = gpu_bytes(images) if self.info.device == "cuda" and placement == "device" else None
             if there is None:
-                self._native.set_dataset(_bytes(images), _bytes(labels), placement == "device")
+                self._native.set_dataset(_pixels(images), _bytes(labels), placement == "device")
             else:
                 self._native.set_gpu_dataset(there.address, there.size, _bytes(labels))
 
+    @rules.checked(batch_size=rules.SIZE)
     def train(
         self, order: NDArray[np.integer], batch_size: int, lr: float | NDArray[np.floating]
     ) -> tuple[NDArray[np.float64], NDArray[np.int32]]:
@@ -445,9 +499,11 @@ class Engine:
         """
         indices = _indices(order, self.dataset_size)
         steps = -(-len(indices) // batch_size) if batch_size > 0 else 0
-        rates = np.asarray(lr)
-        if rates.dtype.kind not in "fiu":  # of a complex number half would be lost
-            raise ValueError(f"train: lr has dtype {rates.dtype}, expected real numbers")
+        rates = _array("train: lr", lr)
+        if rates.dtype.kind not in "fiu" or rates.ndim > 1:  # of a complex number half would be lost
+            raise UsageError(
+                f"train: lr has shape {rates.shape} and dtype {rates.dtype}, expected a row of real numbers, or one"
+            )
         rates = np.full(steps, rates, np.float64) if rates.ndim == 0 else np.ascontiguousarray(rates, np.float64)
         losses, correct, done = np.empty(steps), np.empty(steps, np.int32), 0
         with self._alone():
@@ -490,6 +546,7 @@ class Engine:
         """`EngineInfo.share_for` of this engine."""
         return self.info.share_for(batch_size)
 
+    @rules.checked(models=rules.SIZE, batch_size=rules.SIZE, multiprocessors=rules.SIZE)
     def fleet(self, models: int, batch_size: int, multiprocessors: int) -> Fleet:
         """Make room for `models` models that train side by side on this engine's data set.
 
@@ -502,8 +559,8 @@ class Engine:
 
     def set_evaluation_set(self, images: object, labels: object) -> None:
         """Give the images that `evaluate` scores, as `set_dataset` gives those to train on; copied, to the GPU too."""
-        with self._alone():
-            self._native.set_evaluation_set(_bytes(images), _bytes(labels))
+        with self._alone(DataError):
+            self._native.set_evaluation_set(_pixels(images), _bytes(labels))
 
     @property
     def evaluation_size(self) -> int:
@@ -532,7 +589,7 @@ class Engine:
         """
         _require_one_of("logits: batch_norm", batch_norm, BatchNorm)
         with self._alone():
-            scores: NDArray[np.float64] = self._native.logits(_bytes(images), batch_norm == "population")
+            scores: NDArray[np.float64] = self._native.logits(_pixels(images), batch_norm == "population")
         return scores.reshape(-1, _native.CLASSES)
 
     def gpu_logits(self, images: object, batch_norm: BatchNorm = "population") -> GpuArray:
@@ -546,7 +603,7 @@ class Engine:
         with self._alone():
             there = gpu_bytes(images)
             if there is None:
-                raise ValueError("gpu_logits: the images are on the host, expected them in a GPU's memory; see logits")
+                raise DataError("gpu_logits: the images are on the host, expected them in a GPU's memory; see logits")
             (array,) = self._native.gpu_logits(there.address, there.size, population)
         return self._gpu_array((there.size // _PIXELS, _native.CLASSES), *array)
 
@@ -560,6 +617,7 @@ class Engine:
         probes = [self.probe(images, labels) for _ in range(5)]
         return len({b"".join(g.tobytes() for g in probe.gradients.values()) for probe in probes}) == 1
 
+    @rules.checked(batch_size=rules.SIZE, steps=rules.SIZE)
     def profile(self, batch_size: int, steps: int = 100) -> list[OpTime]:
         """Time the ops of a training step on `batch_size` images of the data set, in their order.
 
@@ -576,11 +634,18 @@ class Engine:
         upstream: gradient of the objective with respect to the mean loss. routing: the routing to follow, from
         any engine's probe, for an engine whose `info` says `follows_routing`.
         """
-        self._require_memory(len(labels))
-        flat = None if routing is None else tuple(_bytes(r) for r in routing)
-        with self._alone():
-            raw = self._native.probe(_bytes(images), _bytes(labels), upstream, flat)
-        batch = len(labels)
+        pixels, classes = _pixels(images), _bytes(labels)
+        batch = len(classes)
+        self._require_memory(batch)
+        upstream = _FINITE("upstream", upstream)
+        flat = None
+        if routing is not None:
+            if not isinstance(routing, tuple | list) or len(routing) != len(_ROUTING):
+                expected = f"the {len(_ROUTING)} arrays of a probe's: {', '.join(_ROUTING)}"
+                raise UsageError(f"probe: routing is {rules.shown(routing)}, expected {expected}")
+            flat = tuple(_bytes(part) for part in routing)
+        with self._alone(DataError if flat is None else UsageError):
+            raw = self._native.probe(pixels, classes, upstream, flat)
 
         def shaped(values: NDArray[Any], *shape: int) -> NDArray[Any]:
             return values.reshape(batch, *shape)
@@ -633,33 +698,62 @@ class Fleet:
         return losses.reshape(shape), correct.reshape(shape)
 
 
+def _leave_at_the_end() -> None:
+    """Raise SystemExit where the program ends, by another thread than this one."""
+    if _native.ending():
+        raise SystemExit
+
+
 def next_piece(piece: int, steps: int, seconds: float) -> int:
     """Steps of the next piece: `piece`, or twice the last one's `steps`, as far as PIECE_SECONDS allow at its speed."""
     return max(1, min(max(piece, 2 * steps), int(steps * PIECE_SECONDS / max(seconds, 1e-9))))
 
 
-def _require_one_of(what: str, value: str, choices: Any) -> None:
-    """ValueError unless `value` is one of a Literal's."""
-    if value not in get_args(choices):
-        raise ValueError(f"{what} is {value!r}, expected {' or '.join(get_args(choices))}")
+def _require_one_of(what: str, value: object, choices: Any) -> None:
+    """UsageError unless `value` is one of a Literal's."""
+    rules.choice(*get_args(choices))(what, value)
 
 
 def _indices(order: NDArray[Any], count: int) -> NDArray[np.int32]:
-    """`order` as the seam takes it; ValueError where that would change a value. The seam checks the values."""
-    order = np.asarray(order)
+    """`order` as the seam takes it; UsageError where that would change a value. The seam checks the values."""
+    order = _array("train: order", order)
     if order.ndim != 1 or order.dtype.kind not in "iu":
-        raise ValueError(f"train: order has shape {order.shape} and dtype {order.dtype}, expected a row of integers")
+        raise UsageError(f"train: order has shape {order.shape} and dtype {order.dtype}, expected a row of integers")
     indices = np.ascontiguousarray(order, np.int32)
     if order.dtype != np.int32 and (changed := indices != order).any():
         first = int(changed.argmax())
-        raise ValueError(f"train: order[{first}] is {order[first]}, expected the index of one of {count} images")
+        raise UsageError(f"train: order[{first}] is {order[first]}, expected the index of one of {count} images")
     return indices
 
 
+def _array(name: str, values: object) -> NDArray[Any]:
+    try:
+        return np.asarray(values)
+    except ValueError as error:  # rows of different lengths
+        raise UsageError(f"{name}: {error}") from error
+
+
 def _bytes(data: object) -> NDArray[np.uint8]:
-    """A flat, contiguous uint8 view or copy on the host; ValueError for another dtype, whose values might not fit."""
-    there = gpu_bytes(data)
-    array = np.asarray(data) if there is None else there.on_host()
-    if array.dtype != np.uint8:
-        raise ValueError(f"array has dtype {array.dtype}, expected uint8")
+    """A flat, contiguous uint8 view or copy on the host; DataError for another dtype, whose values might not fit."""
+    return np.ascontiguousarray(_on_host(data)).reshape(-1)
+
+
+def _pixels(images: object) -> NDArray[np.uint8]:
+    """The same of images, which have to lie as such: transposed ones have as many pixels."""
+    array = _on_host(images)
+    if array.ndim > 1 and array.shape[1:] not in ((28, 28), (_PIXELS,)):
+        raise DataError(f"the images have shape {array.shape}, expected (N, 28, 28) or (N, {_PIXELS})")
     return np.ascontiguousarray(array).reshape(-1)
+
+
+def _on_host(data: object) -> NDArray[np.uint8]:
+    there = gpu_bytes(data)
+    if there is not None:
+        return there.on_host()
+    try:
+        array = as_numpy(data)
+    except ValueError as error:  # rows of different lengths
+        raise DataError(str(error)) from error
+    if array.dtype != np.uint8:
+        raise DataError(f"the array has dtype {array.dtype}, expected uint8")
+    return array

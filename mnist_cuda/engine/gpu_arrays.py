@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mnist_cuda import _native
+from mnist_cuda.errors import DataError
 
 _DLPACK_CUDA = 2  # DLPack's kDLCUDA
 _LEGACY_STREAM = 1  # of both protocols: the legacy default stream
@@ -69,7 +70,7 @@ class GpuBytes:
 def gpu_bytes(array: object) -> GpuBytes | None:
     """An array (any shape) uint8 in a GPU's memory, or None for anything on the host; waits until it is complete.
 
-    Raises ValueError for another dtype and for one that does not lie row by row.
+    Raises DataError for another dtype and for one that does not lie row by row.
     """
     if isinstance(array, np.ndarray):
         return None
@@ -87,7 +88,7 @@ def _by_dlpack(array: Any, device: int) -> GpuBytes:
         address, size = _native.gpu_bytes(capsule)
     except TypeError:
         found = f"dtype {getattr(array, 'dtype', '?')} and shape {tuple(getattr(array, 'shape', '?'))}"
-        raise ValueError(f"the array on GPU {device} has {found}, expected uint8 that lies row by row") from None
+        raise DataError(f"the array on GPU {device} has {found}, expected uint8 that lies row by row") from None
     _native.wait_for_stream(address, _LEGACY_STREAM)
     return GpuBytes(address, size, array)
 
@@ -97,7 +98,7 @@ def _by_interface(array: object, interface: dict[str, Any]) -> GpuBytes:
     rows = tuple(int(np.prod(shape[axis + 1 :])) for axis in range(len(shape)))
     if np.dtype(interface["typestr"]) != np.uint8 or (strides is not None and tuple(strides) != rows):
         found = f"type {interface['typestr']}, shape {shape} and strides {strides}"
-        raise ValueError(f"the array on a GPU has {found}, expected uint8 that lies row by row")
+        raise DataError(f"the array on a GPU has {found}, expected uint8 that lies row by row")
     if interface.get("stream") is not None:  # without one there is nothing to wait for
         _native.wait_for_stream(address, int(interface["stream"]))
     return GpuBytes(address, int(np.prod(shape)), array)

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from mnist_cuda import _native
+from mnist_cuda import _native, rules
+from mnist_cuda.errors import UsageError
 
 
 @dataclass(frozen=True)
@@ -44,17 +45,19 @@ def empty_slab(table: tuple[Tensor, ...], dtype: DTypeLike = np.float64) -> NDAr
 def pack(tensors: Mapping[str, NDArray[np.floating]], table: tuple[Tensor, ...], slab: NDArray[Any]) -> NDArray[Any]:
     """Join named tensors in `slab`, a flat array, and return it; what is too large for its type becomes infinite.
 
-    Raises ValueError where a tensor is missing, has another shape or is not of real numbers; names outside the table
+    Raises UsageError where a tensor is missing, has another shape or is not of real numbers; names outside the table
     are ignored.
     """
+    if not isinstance(tensors, Mapping):
+        raise UsageError(f"the tensors are {rules.shown(tensors)}, expected arrays by name")
     for t in table:
         if t.name not in tensors:
-            raise ValueError(f"tensor {t.name} is missing, expected shape {t.shape}")
+            raise UsageError(f"tensor {t.name} is missing, expected shape {t.shape}")
         value = np.asarray(tensors[t.name])
         if value.shape != t.shape:
-            raise ValueError(f"tensor {t.name} has shape {value.shape}, expected {t.shape}")
+            raise UsageError(f"tensor {t.name} has shape {value.shape}, expected {t.shape}")
         if value.dtype.kind not in "fiu":
-            raise ValueError(f"tensor {t.name} has dtype {value.dtype}, expected real numbers")
+            raise UsageError(f"tensor {t.name} has dtype {value.dtype}, expected real numbers")
         with np.errstate(over="ignore"):
             slab[t.offset : t.offset + t.size] = value.ravel()
     return slab
@@ -62,7 +65,7 @@ def pack(tensors: Mapping[str, NDArray[np.floating]], table: tuple[Tensor, ...],
 
 def initial_stream(seed: int) -> np.random.PCG64:
     """The random stream that the initial parameters of a seed are drawn from: stream 0 of the seed."""
-    return np.random.PCG64(np.random.SeedSequence([seed, 0]))
+    return np.random.PCG64(np.random.SeedSequence([rules.NATURAL("seed", seed), 0]))
 
 
 def digest(parameters: Mapping[str, NDArray[np.floating]]) -> str:

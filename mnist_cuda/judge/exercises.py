@@ -394,10 +394,14 @@ def skeleton(exercise: Exercise) -> str:
     for before, after in exercise.changes:
         assert text.count(before) == 1, f"{exercise.name}: {before!r} is {text.count(before)} times in the answer"
         text = text.replace(before, after)
-    words = [f"exercise: {exercise.name}", *textwrap.wrap(exercise.statement, WIDTH - 3)]
-    if exercise.goal:
-        words.append(f"Goal: {_limit(exercise.goal)}.")
+    words = [f"exercise: {exercise.name}", *words_of(exercise)]
     return "\n".join(["// " + line for line in words] + ["", text])
+
+
+def words_of(exercise: Exercise) -> list[str]:
+    """The lines of its statement and goal."""
+    goal = [f"Goal: {_limit(exercise.goal)}."] if exercise.goal else []
+    return [*textwrap.wrap(exercise.statement, WIDTH - 3), *goal]
 
 
 def _without_body(text: str, function: str) -> str:

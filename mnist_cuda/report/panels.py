@@ -158,24 +158,26 @@ def _classes(runs: Sequence[Tested]) -> Panel:
     with np.errstate(invalid="ignore", divide="ignore"):
         tables = [100 * (1 - tested.answers.errors / tested.answers.counts) for tested in runs]
     labels = _labels(tested.run for tested in runs)
+    widest = max((tested.answers for tested in runs), key=lambda answers: answers.shown)
+    tables, classes = [table[: widest.shown] for table in tables], range(widest.shown)
 
     def draw(figure: Figure) -> None:
         from mnist_cuda.report import charts
 
         axes = figure.subplots()
         if len(runs) == 1:
-            axes.vlines(range(confusion.CLASSES), tables[0], 100, color=charts.GRID)
-        charts.lines(axes, range(confusion.CLASSES), dict(zip(labels, (t.tolist() for t in tables), strict=True)))
+            axes.vlines(classes, tables[0], 100, color=charts.GRID)
+        charts.lines(axes, classes, dict(zip(labels, (t.tolist() for t in tables), strict=True)))
         for line in axes.lines:
             line.set_linestyle("none")
-        axes.set_xticks(range(confusion.CLASSES))
+        axes.set_xticks(classes)
         axes.set_xlabel("class")
         axes.margins(0.05, 0.12)
         _legend_below(figure, axes.lines, labels)
 
     rows = [("class", *(str(k) for k in range(1, len(runs) + 1)))]
-    for label in range(confusion.CLASSES):
-        rows.append((str(label), *("-" if math.isnan(t[label]) else f"{t[label]:.2f} %" for t in tables)))
+    for label in classes:
+        rows.append((widest.name(label), *("-" if math.isnan(t[label]) else f"{t[label]:.2f} %" for t in tables)))
     text = [f"{number}: {label}" for number, label in enumerate(labels, 1)] + aligned(rows)
     note, legend = "The share of each class's test images that were right.", "The axis does not begin at 0."
     return Panel("classes", "Accuracy by class, %", note, 220 + LEGEND_LINE * len(runs), draw, text, legend=legend)
@@ -187,15 +189,15 @@ def _confusion(tested: Tested, number: int) -> Panel:
     def draw(figure: Figure) -> None:
         from mnist_cuda.report import charts
 
-        charts.matrix(figure.subplots(), answers.matrix.tolist())
+        charts.matrix(figure.subplots(), answers.matrix[: answers.shown, : answers.shown].tolist())
 
     wrong = int(answers.errors.sum())
     note = (
         f"{wrong} of {len(answers.labels)} test images of {_what(tested)} are wrong: {100 * answers.accuracy:.2f} % "
         f"right, by {_how(tested)}."
     )
-    without = confusion.COLUMNS.index("of")
-    rows = [confusion.COLUMNS, *confusion.table(answers)]
+    columns, rows = confusion.table(answers)
+    without, rows = columns.index("of"), [columns, *rows]
     text = aligned([(*row[:without], *row[without + 1 :]) for row in rows])
     legend = "The last row and column are totals."
     return Panel(f"confusion-{number}", f"Confusion matrix, {tested.run.name}", note, 350, draw, text, legend=legend)

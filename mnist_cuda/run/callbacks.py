@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from mnist_cuda import rules
 from mnist_cuda.errors import UnavailableError, UsageError
-from mnist_cuda.run.results import TrainingResult
+from mnist_cuda.run.evaluation import set_model
+from mnist_cuda.run.results import Evaluation, Model, TrainingResult
 from mnist_cuda.run.training import Progress, Trainer
-from mnist_cuda.terminal.console import plural
+from mnist_cuda.terminal.console import plural, print_warning
 
 
 class StopTraining(Exception):
@@ -32,8 +35,8 @@ class Callback:
     def on_epoch(self, record: dict[str, Any]) -> None:
         """Called after each epoch with its record: see TrainingResult.epochs."""
 
-    def on_end(self, result: TrainingResult) -> None:
-        """Called with what `train` returns."""
+    def on_end(self, result: TrainingResult) -> TrainingResult | None:
+        """Called with what `train` returns; a result that this gives takes its place."""
 
 
 class EarlyStopping(Callback):
@@ -41,18 +44,21 @@ class EarlyStopping(Callback):
 
     key: of an epoch's record: an accuracy, which has to rise, or a loss, which has to fall. `validation_accuracy` needs
     TrainOptions(validation=N); to stop by `test_accuracy` makes the result look better than it is.
+    restore_best_weights: `train` returns the model of the best epoch and its evaluation, not the last one's, and the
+    engine has it, too; a run's folder gets it as best.safetensors, beside the last one's model.safetensors.
     Raises UsageError for a patience below 1, and where epochs have no such key.
     """
 
-    def __init__(self, patience: int, key: str = "validation_accuracy") -> None:
-        if patience < 1:
-            raise UsageError(f"patience is {patience}, expected at least 1 epoch")
-        self.patience, self.key = patience, key
+    @rules.checked(patience=rules.COUNT, key=rules.TEXT, restore_best_weights=rules.SWITCH)
+    def __init__(self, patience: int, key: str = "validation_accuracy", *, restore_best_weights: bool = False) -> None:
+        self.patience, self.key, self.restore = patience, key, restore_best_weights
         self._epochs: list[Mapping[str, Any]] = []
+        self._trainer: Trainer | None = None
+        self._best: tuple[Model, Evaluation] | None = None
 
     def on_start(self, trainer: Trainer) -> None:
         """Begin with the epochs that there are."""
-        self._epochs = list(trainer.epochs)
+        self._epochs, self._trainer, self._best = list(trainer.epochs), trainer, None
         if self.key.startswith("validation") and not trainer.options.validation:
             raise UsageError(f"early stopping by {self.key} needs images held out: give validation, such as 5000")
 
@@ -61,8 +67,26 @@ class EarlyStopping(Callback):
         if not isinstance(record.get(self.key), int | float):
             raise UsageError(f"early stopping: an epoch's record has no number {self.key}")
         self._epochs.append(record)
+        trainer = self._trainer
+        if self.restore and trainer and trainer.evaluation and not since_best(self._epochs, self.key):
+            if trainer.engine.statistics is None:  # which it was tested without
+                trainer.engine.compute_statistics()
+            self._best = trainer.model(trainer.engine.statistics), trainer.evaluation
         if reason := impatience(self._epochs, self.key, self.patience):
             raise StopTraining(reason)
+
+    def on_end(self, result: TrainingResult) -> TrainingResult | None:
+        """Give back the best epoch's model."""
+        if not self.restore or not self._epochs:
+            return None
+        if self._best is None:
+            epoch = self._epochs[-1 - since_best(self._epochs, self.key)].get("epoch")
+            print_warning(f"the best epoch, {epoch}, was before the run went on here: the last one's weights stay")
+            return None
+        model, evaluation = self._best
+        if result.engine:
+            set_model(result.engine, model)
+        return replace(result, model=model, evaluation=evaluation)
 
 
 def since_best(epochs: Sequence[Mapping[str, Any]], key: str) -> int:
@@ -84,6 +108,7 @@ class TensorBoard(Callback):
     Raises UnavailableError without the package tensorboard.
     """
 
+    @rules.checked(folder=rules.PATH)
     def __init__(self, folder: str | Path) -> None:
         try:
             from tensorboard.summary import Writer

@@ -21,13 +21,13 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, deserialize
 from safetensors.numpy import save
 
-from mnist_cuda import _native
+from mnist_cuda import _native, rules
 from mnist_cuda.engine.model import PARAMETERS, STATISTICS
 from mnist_cuda.errors import CheckpointError, UnavailableError, require_a
 from mnist_cuda.files import atomic_write, read_regular
-from mnist_cuda.run.results import Model, TrainingResult
+from mnist_cuda.run.names import MODEL_FILE, find_run
+from mnist_cuda.run.results import STEPS, Model, TrainingResult
 
-MODEL_FILE = "model.safetensors"
 INIT_FILE = "init.safetensors"  # of a run that `train` of the library began with other weights than its seed's
 FORMAT = "mnist-cuda 2"
 NORMALISATION = f"(u/255 - {_native.PIXEL_MEAN:g})/{_native.PIXEL_STD:g}"
@@ -42,6 +42,7 @@ def no_statistics(what: str, remedy: str = "") -> CheckpointError:
     return CheckpointError(f"{text}; {remedy}" if remedy else text)
 
 
+@rules.checked(path=rules.PATH, steps=rules.optional(STEPS))
 def save_model(path: str | Path, model: Model | TrainingResult, *, steps: int | None = None) -> None:
     """Write a model file, atomically: what was there before stays until the new one is complete.
 
@@ -50,7 +51,7 @@ def save_model(path: str | Path, model: Model | TrainingResult, *, steps: int | 
     """
     model = require_a(Model, getattr(model, "model", model), "model", "as load_model gives it, or what train gives")
     path = Path(path)
-    steps = int(model.metadata.get("steps", 0)) if steps is None else steps
+    steps = model.steps if steps is None else steps
     tensors: dict[str, NDArray[Any]] = dict(model.parameters)
     if model.statistics is not None:
         tensors |= model.statistics
@@ -90,8 +91,11 @@ def safetensors_bytes(tensors: Mapping[str, NDArray[Any]], metadata: Mapping[str
     return len(text).to_bytes(8, "little") + text + content[8 + size :]
 
 
+@rules.checked(path=rules.PATH)
 def load_model(path: str | Path) -> Model:
-    """Read a model file, or the one in a run's folder. Files written by PyTorch with the same names are welcome.
+    """Read a model's file. Files written by PyTorch with the same names are welcome.
+
+    path: RUN, as on the command line: a run's name in runs/, its folder, a file, or `latest`, the newest run.
 
     A safetensors file, which has to have its digest where we wrote it; or one of `torch.save` whose name ends in .pt or
     .pth, a state_dict, where PyTorch 2.6 or newer is installed: it is read with `weights_only=True`, so that nothing in
@@ -101,7 +105,7 @@ def load_model(path: str | Path) -> Model:
     what was expected and what was found: a missing or unknown tensor, another shape or dtype, a value that is not
     finite, another digest, a truncated file, a false header.
     """
-    path = Path(path)
+    path = find_run(Path(path))
     try:
         if path.is_dir():
             path = path / MODEL_FILE

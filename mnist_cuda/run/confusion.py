@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,20 +19,21 @@ from mnist_cuda.errors import DataError
 from mnist_cuda.run.checkpoint import load_model
 from mnist_cuda.run.evaluation import BATCH_SIZE, Predictions, set_model
 from mnist_cuda.run.folder import recorded_data_dir
-from mnist_cuda.run.results import Model
+from mnist_cuda.run.results import DIGITS, Model
 
 CLASSES: int = _native.CLASSES
 
 
 @dataclass(frozen=True)
 class Answers:
-    """The predictions of a model for N images, and their `labels` (N,) uint8.
+    """The predictions of a model for N images, their `labels` (N,) uint8, and the names of the model's classes.
 
     An image whose scores are not all finite is wrong: it is an error of its class, and in no column of the matrix.
     """
 
     predictions: Predictions
     labels: Labels
+    names: tuple[str, ...] = DIGITS
 
     @cached_property
     def predicted(self) -> NDArray[np.int64]:
@@ -68,6 +69,16 @@ class Answers:
         """Fraction of images that were right."""
         return float((self.predicted == self.labels).mean())
 
+    @property
+    def shown(self) -> int:
+        """How many classes a table has: those of the model, and of the images."""
+        return max(len(self.names), int(self.labels.max(initial=0)) + 1, int(self.predicted.max(initial=0)) + 1)
+
+    def name(self, label: int) -> str:
+        """A class in a table: its number, and its name where that is another."""
+        name = self.names[label] if label < len(self.names) else str(label)
+        return name if name == str(label) else f"{label} {name}"
+
     def mistakes(self) -> NDArray[np.int64]:
         """Indices of the wrong images, the worst first: those whose own class had the least probability."""
         wrong = np.flatnonzero(self.predicted != self.labels)
@@ -82,21 +93,27 @@ class Answers:
 def taken_for(answers: Answers, index: int) -> str:
     """What an image was taken for, for people."""
     taken = int(answers.predicted[index])
-    return "nothing" if taken < 0 else str(taken)
+    return "nothing" if taken < 0 else answers.name(taken)
 
 
 def mistake(answers: Answers, index: int) -> str:
     """Which class a wrong image has and what it was taken for, for people."""
-    label = answers.labels[index]
+    label = int(answers.labels[index])
     share = f"{label} got {100 * answers.probabilities[index, label]:.2g} %"
-    return f"{label}, taken for {taken_for(answers, index)} ({share})"
+    return f"{answers.name(label)}, taken for {taken_for(answers, index)} ({share})"
 
 
-def answers_of(engine: Engine, images: Images, labels: Labels, batch_norm: BatchNorm = "population") -> Answers:
+def answers_of(
+    engine: Engine,
+    images: Images,
+    labels: Labels,
+    batch_norm: BatchNorm = "population",
+    names: tuple[str, ...] = DIGITS,
+) -> Answers:
     """Score images (N,28,28) uint8 as `evaluate` does: `batch` normalises each BATCH_SIZE of them by their own."""
     size = BATCH_SIZE if batch_norm == "batch" else max(BATCH_SIZE, engine.evaluation_chunk())
     logits = [engine.logits(images[k : k + size], batch_norm) for k in range(0, len(images), size)]
-    return Answers(Predictions(np.concatenate(logits)), labels)
+    return Answers(Predictions(np.concatenate(logits)), labels, names)
 
 
 def load_data_of(
@@ -142,15 +159,15 @@ def score_model(
     if model.statistics is None:
         engine.set_dataset(data.train_images, data.train_labels)
         engine.compute_statistics()
-    return answers_of(engine, data.test_images, data.test_labels), model, data
+    return answers_of(engine, data.test_images, data.test_labels, names=model.names), model, data
 
 
-COLUMNS = ("class", *map(str, range(CLASSES)), "errors", "of", "error %")
-
-
-def table(answers: Answers) -> Iterable[tuple[str, ...]]:
-    """Rows under COLUMNS: a class each, with what its images were taken for; nothing for a 0."""
-    counts, errors = answers.counts, answers.errors
-    for label, row in enumerate(answers.matrix):
+def table(answers: Answers) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """The names of the columns, and a row for each class, with what its images were taken for; nothing for a 0."""
+    counts, errors, shown = answers.counts, answers.errors, answers.shown
+    rows = []
+    for label, row in enumerate(answers.matrix[:shown, :shown]):
         share = f"{100 * errors[label] / counts[label]:.2f}" if counts[label] else "-"
-        yield (str(label), *(str(n) if n else "." for n in row), str(errors[label]), str(counts[label]), share)
+        cells = (str(n) if n else "." for n in row)
+        rows.append((answers.name(label), *cells, str(errors[label]), str(counts[label]), share))
+    return ("class", *map(str, range(shown)), "errors", "of", "error %"), rows

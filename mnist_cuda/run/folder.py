@@ -10,9 +10,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mnist_cuda.errors import CheckpointError, UsageError
+from mnist_cuda.errors import CheckpointError, UsageError, option
 from mnist_cuda.files import atomic_write, make_folder, remove_parts, take_lock
-from mnist_cuda.run.checkpoint import MODEL_FILE
+from mnist_cuda.run.names import MODEL_FILE
 from mnist_cuda.terminal.json_input import read_json, read_json_lines
 from mnist_cuda.terminal.json_output import dumps
 
@@ -59,7 +59,9 @@ class RunFolder:
         if path is not None:
             self.path = path
             if not self._take():
-                raise UsageError(f"{path}: a folder with files in it; give --out another folder, or remove this one")
+                raise UsageError(
+                    f"{path}: a folder with files in it; give {option('out')} another folder, or remove this one"
+                )
             return
         name = home / f"{datetime.now():%Y%m%d-%H%M%S}-{engine}"
         for n in itertools.count(1):

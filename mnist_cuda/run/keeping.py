@@ -13,7 +13,8 @@ from mnist_cuda import machine
 from mnist_cuda.data.dataset import Dataset
 from mnist_cuda.engine import EngineInfo
 from mnist_cuda.engine.model import digest
-from mnist_cuda.errors import DivergedError, UsageError
+from mnist_cuda.errors import DivergedError, UsageError, option
+from mnist_cuda.rules import shown
 from mnist_cuda.run.checkpoint import save_model
 from mnist_cuda.run.folder import RunFolder
 from mnist_cuda.run.options import fixed_options
@@ -39,9 +40,9 @@ class Saving:
     @staticmethod
     def parse(every: str, keep: int, best: bool) -> Saving:
         """From what the flags take. Raises UsageError."""
-        match = re.fullmatch(r"([1-9]\d{0,8})\s*(steps?|epochs?|)", every)
+        match = re.fullmatch(r"([1-9]\d{0,8})\s*(steps?|epochs?|)", every if isinstance(every, str) else "")
         if not match:
-            raise UsageError(f"--save-every is '{every}', expected such as 500steps or 2epochs")
+            raise UsageError(f"{option('save_every')} is {shown(every)}, expected such as 500steps or 2epochs")
         count = int(match[1])
         return Saving(count, 0, keep, best) if match[2].startswith("step") else Saving(0, count, keep, best)
 

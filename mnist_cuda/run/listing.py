@@ -15,9 +15,9 @@ from mnist_cuda.data.catalogue import without_password
 from mnist_cuda.engine.model import digest
 from mnist_cuda.errors import CheckpointError, UsageError, did_you_mean
 from mnist_cuda.files import take_lock
-from mnist_cuda.run.checkpoint import MODEL_FILE, load_model
+from mnist_cuda.run.checkpoint import load_model
 from mnist_cuda.run.folder import CHECKPOINTS, CONFIG_FILE, ResumedFolder, read_config, read_metrics
-from mnist_cuda.run.names import find_folder
+from mnist_cuda.run.names import MODEL_FILE, find_folder
 from mnist_cuda.terminal import console
 
 # What a run leaves in its folder, and `report` and `export` if no other file is named; with what a kill leaves of it.
@@ -294,6 +294,8 @@ def flat(run: Run) -> dict[str, str]:
         if isinstance(value, dict):
             for key, item in value.items():
                 add(f"{prefix}.{key}" if prefix else str(key), item)
+        elif isinstance(value, list) and any(isinstance(item, dict | list) for item in value):
+            add(prefix, dict(enumerate(value, 1)))
         else:
             facts[prefix] = without_password(value if isinstance(value, str) else json.dumps(value))
 

@@ -12,8 +12,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from mnist_cuda import __version__, _native
-from mnist_cuda.errors import CheckpointError, UnavailableError
+from mnist_cuda import __version__, _native, rules
+from mnist_cuda.errors import CheckpointError, UnavailableError, require_a
 from mnist_cuda.run.checkpoint import no_statistics
 from mnist_cuda.run.results import Model
 
@@ -26,6 +26,7 @@ _EPSILON = 1e-5
 Floats = NDArray[np.float64]
 
 
+@rules.checked(kind=rules.choice(*get_args(Input)), fold_bn=rules.SWITCH)
 def onnx_model(model: Model, kind: Input = "uint8", *, fold_bn: bool = False) -> bytes:
     """The bytes of an ONNX file that gives logits (N,10) float32 for any number N of images.
 
@@ -35,8 +36,7 @@ def onnx_model(model: Model, kind: Input = "uint8", *, fold_bn: bool = False) ->
     Raises CheckpointError for a model without population statistics or with weights beyond float32,
     UnavailableError without the package onnx.
     """
-    if kind not in get_args(Input):
-        raise ValueError(f"onnx_model: kind is {kind!r}, expected {' or '.join(get_args(Input))}")
+    model = require_a(Model, model, "model", "as load_model gives it")
     try:
         import onnx
         from onnx import TensorProto, helper, numpy_helper

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
-import numbers
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mnist_cuda.errors import UsageError
+from mnist_cuda import rules
 
 if TYPE_CHECKING:
     from mnist_cuda.data.dataset import Dataset
@@ -41,29 +39,21 @@ class TrainOptions:
     validation: int = 0
 
     def __post_init__(self) -> None:
-        for name, least in (("epochs", 1), ("batch_size", 1), ("seed", 0), ("validation", 0)):
-            value = getattr(self, name)
-            if not _is_a(numbers.Integral, value) or value < least:
-                raise UsageError(f"{name} is {value!r}, expected a whole number of at least {least}")
-            object.__setattr__(self, name, int(value))
-        try:
-            lr = float(self.lr) if _is_a(numbers.Real, self.lr) else math.nan
-        except OverflowError:
-            lr = math.inf
-        if not 0 <= lr < math.inf:
-            raise UsageError(f"lr is {self.lr!r:.40}, expected a finite number of at least 0")
-        object.__setattr__(self, "lr", lr)
-        if not isinstance(self.schedule, str):
-            raise UsageError(f"schedule is {self.schedule!r}, expected constant, linear or triangle[:FRACTION]")
-        for name, choices in (("eval_bn", ("population", "batch")), ("placement", ("device", "host"))):
-            value = getattr(self, name)
-            if not isinstance(value, str) or value not in choices:
-                raise UsageError(f"{name} is {value!r}, expected {' or '.join(choices)}")
+        for name, rule in TRAINING_RULES.items():
+            object.__setattr__(self, name, rule(name, getattr(self, name)))
 
 
-def _is_a(kind: type, value: object) -> bool:
-    """Whether it is a number of this kind, Python's or numpy's; True and False are none."""
-    return isinstance(value, kind) and not isinstance(value, bool)
+# Of the fields of TrainOptions; the flags have the same.
+TRAINING_RULES: dict[str, rules.Rule] = {
+    "epochs": rules.COUNT,
+    "batch_size": rules.COUNT,
+    "lr": rules.RATE,
+    "schedule": rules.SCHEDULE,
+    "seed": rules.NATURAL,
+    "eval_bn": rules.EVAL_BN,
+    "placement": rules.PLACEMENT,
+    "validation": rules.NATURAL,
+}
 
 
 @dataclass(frozen=True, kw_only=True)

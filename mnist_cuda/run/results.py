@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
@@ -14,11 +14,15 @@ from mnist_cuda import _native
 from mnist_cuda.data.catalogue import CLASS_NAMES
 from mnist_cuda.engine import Engine
 from mnist_cuda.engine.model import digest
+from mnist_cuda.errors import CheckpointError
+from mnist_cuda.rules import shown, whole
+from mnist_cuda.terminal.json_input import parse_json
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_CLASSES: int = _native.CLASSES
+DIGITS = tuple(map(str, range(_native.CLASSES)))
+STEPS = whole(0, 2**63 - 1)  # PyTorch's counters are int64
 _COLUMNS = ("epoch", "loss", "train_accuracy", "validation_accuracy", "test_accuracy", "train_seconds")
 
 
@@ -35,16 +39,27 @@ class Model:
     metadata: dict[str, str] = field(default_factory=dict)
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the classes that it was trained on: digits, those of fashion-mnist or the data set's own."""
+        names = CLASS_NAMES.get(self.metadata.get("dataset", ""), DIGITS)
+        if "classes" in self.metadata:
+            with contextlib.suppress(ValueError):
+                names = tuple(map(str, parse_json(self.metadata["classes"], [object])))[: len(DIGITS)]
+        return names or DIGITS
+
+    @property
     def classes(self) -> tuple[str, ...]:
-        """The names of the classes: digits, those of fashion-mnist, or those that the data set had."""
-        digits = tuple(map(str, range(_CLASSES)))
-        if "classes" not in self.metadata:
-            return CLASS_NAMES.get(self.metadata.get("dataset", ""), digits)
+        """A name for each of the network's 10 outputs: `names`, and digits for those beyond them."""
+        return self.names + DIGITS[len(self.names) :]
+
+    @property
+    def steps(self) -> int:
+        """How many steps it was trained for, by its metadata; 0 where they do not say. CheckpointError for none."""
+        text = self.metadata.get("steps", "0")
         try:
-            names = tuple(map(str, json.loads(self.metadata["classes"])))
-        except (ValueError, TypeError):
-            names = ()
-        return (names + digits[len(names) :])[:_CLASSES]
+            return int(STEPS("steps", int(text)))
+        except ValueError:
+            raise CheckpointError(f"the model's metadata say steps {shown(text)}, expected {STEPS.expected}") from None
 
     def __repr__(self) -> str:
         known = [f"{name}={self.metadata[name]}" for name in ("dataset", "epochs", "engine") if name in self.metadata]

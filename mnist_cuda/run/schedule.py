@@ -8,10 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mnist_cuda import memory
-from mnist_cuda.errors import UsageError
-
-SHAPES = "constant, linear or triangle[:FRACTION]"
-RISE = 0.2  # of a triangle without a fraction
+from mnist_cuda.errors import option
+from mnist_cuda.rules import SCHEDULE, rise_of
 
 
 @dataclass(frozen=True)
@@ -42,13 +40,4 @@ class Schedule:
 
 def parse_schedule(shape: str, peak: float) -> Schedule:
     """A shape as `--schedule` takes it. Raises UsageError."""
-    name, colon, fraction = shape.partition(":")
-    rise = {"constant": None, "linear": 0.0, "triangle": RISE}.get(name, -1.0)
-    if colon:
-        try:
-            rise = float(fraction) if name == "triangle" else -1.0
-        except ValueError:
-            rise = -1.0
-    if rise is not None and not 0 <= rise <= 1:
-        raise UsageError(f"--schedule is '{shape}', expected {SHAPES} with a fraction of the steps from 0 to 1")
-    return Schedule(peak, rise)
+    return Schedule(peak, rise_of(SCHEDULE(option("schedule"), shape)))

@@ -8,31 +8,49 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
 
+from mnist_cuda import rules
 from mnist_cuda.data.catalogue import CHOICES, DATASETS, cache_folder
 from mnist_cuda.data.dataset import Dataset
 from mnist_cuda.engine import Engine
 from mnist_cuda.engine.model import digest
-from mnist_cuda.errors import DataError, UsageError, require_a
+from mnist_cuda.errors import DataError, UsageError, did_you_mean, require_a
 from mnist_cuda.run.callbacks import Callback, StopTraining
 from mnist_cuda.run.checkpoint import INIT_FILE, save_model
+from mnist_cuda.run.evaluation import Trained, model_of
 from mnist_cuda.run.folder import ResumedFolder, RunFolder
-from mnist_cuda.run.keeping import RunKeeper, Saving
+from mnist_cuda.run.keeping import BEST_FILE, RunKeeper, Saving
 from mnist_cuda.run.names import find_folder
-from mnist_cuda.run.options import DataOptions, FolderOptions, PartOptions, RunOptions, TrainOptions, fixed_options
+from mnist_cuda.run.options import (
+    TRAINING_RULES,
+    DataOptions,
+    FolderOptions,
+    PartOptions,
+    RunOptions,
+    TrainOptions,
+    fixed_options,
+)
 from mnist_cuda.run.progress import Display, display, epoch_line, parts
 from mnist_cuda.run.results import Model, TrainingResult
 from mnist_cuda.run.resume import take_up
 from mnist_cuda.run.training import DATASET_FROM, OPTIONS_FROM, Progress, Trainer
 
-Weights = Model | TrainingResult | Mapping[str, NDArray[Any]]
+Weights = Trained | Mapping[str, NDArray[Any]]
 
 
+@rules.checked(
+    out=rules.optional(rules.PATH),
+    resume=rules.optional(rules.PATH),
+    progress=rules.optional(rules.SWITCH),
+    precision=rules.optional(rules.TEXT),
+    callbacks=rules.SEVERAL,
+    on_epoch=rules.optional(rules.FUNCTION),
+    on_progress=rules.optional(rules.FUNCTION),
+)
 def train(
     data: Dataset,
     options: TrainOptions | None = None,
@@ -47,13 +65,15 @@ def train(
     callbacks: Sequence[Callback] = (),
     on_epoch: Callable[[dict[str, Any]], object] | None = None,
     on_progress: Callable[[Progress], object] | None = None,
+    **fields: Any,
 ) -> TrainingResult:
     """Train the network, as `mnist-cuda train` does with the same options: the same weights, bit by bit.
 
     data: from `load_dataset` or `dataset_of`. options: by default TrainOptions(), or those of the run that goes on.
-    engine: a name of `engines()`, `auto` for the best one here, or an Engine, whose parameters are replaced. precision:
-    `fp32`, `tf32`, `bf16` or `fp64`, by default the engine's first. init: start from these parameters, by default from
-    the seed's.
+    fields: those of TrainOptions that differ from the default, or from the run's, instead of `options`:
+    `train(data, epochs=3, lr=0.1)`. engine: a name of `engines()`, `auto` for the best one here, or an Engine, whose
+    parameters are replaced. precision: `fp32`, `tf32`, `bf16` or `fp64`, by default the engine's first. init: start
+    from this model, in any form that `predict` takes, or from parameters by name; by default from the seed's.
 
     out: a new folder, which gets what `mnist-cuda train` leaves there, so that `mnist-cuda runs`, `report` and
     `evaluate` know the run. resume: go on with this run, by its name in runs/ or its folder, from where it stopped.
@@ -71,6 +91,12 @@ def train(
     cannot be written or read.
     """
     require_a(Dataset, data, "data", DATASET_FROM)
+    _require_fields(fields, options)
+    for callback in callbacks:
+        require_a(Callback, callback, "a callback", "whose methods `train` calls")
+    if not isinstance(engine, str):
+        require_a(Engine, engine, "engine", "or the name of one, such as cpu")
+    saving = Saving.parse(save_every, 1, False)
     with contextlib.ExitStack() as stack:
         before: dict[str, Any] | None = None
         folder: RunFolder | None = None
@@ -79,22 +105,21 @@ def train(
                 raise UsageError("a run that goes on has its folder and its weights: leave out `out` and `init`")
             folder = stack.enter_context(resumed := ResumedFolder(find_folder(Path(resume))))
             before = resumed.config
-            options = _options_of(before) if options is None else options
+            options = _options_of(before, fields) if options is None else options
             engine = before["engine"].get("name", "auto") if engine == "auto" else engine
             if precision is None and engine == before["engine"].get("name"):
                 precision = before["engine"].get("precision")
-        options = TrainOptions() if options is None else options
+        options = TrainOptions(**fields) if options is None else options
         require_a(TrainOptions, options, "options", OPTIONS_FROM)
         by_auto = engine == "auto"
-        if isinstance(engine, str):
+        if not isinstance(engine, Engine):
             engine = Engine(engine, precision)
         elif precision not in (None, engine.precision):
             raise UsageError(f"precision is {precision}, and the engine given computes in {engine.precision}")
         if init is None:
             engine.init_parameters(options.seed)
         else:
-            init = init.model if isinstance(init, TrainingResult) else init
-            engine.set_parameters(init.parameters if isinstance(init, Model) else init)
+            engine.set_parameters(init if isinstance(init, Mapping) else model_of(init).parameters)
         recorded: dict[str, Any] = {}
         state, records = None, None
         if isinstance(folder, ResumedFolder):
@@ -109,7 +134,7 @@ def train(
             if init is not None:
                 recorded |= _save_init(folder, engine)
         if folder:
-            saving, command = Saving.parse(save_every, 1, False), f"mnist_cuda.train, {sys.argv[0] or 'Python'}"
+            command = f"mnist_cuda.train, {sys.argv[0] or 'Python'}"
             keeper = RunKeeper(trainer, folder, saving, recorded, by_auto=by_auto, command=command)
         plain = _Functions(on_epoch, on_progress)
         return _Training(trainer, keeper, [plain, *callbacks], display(progress)).run(before)
@@ -165,7 +190,11 @@ class _Training:
         if self.stopped:
             self.shown.say(f"stopped: {self.stopped}")
         for callback in self.callbacks:
-            callback.on_end(result)
+            other = callback.on_end(result)
+            if other is not None:
+                result = other
+                if keeper:
+                    save_model(keeper.folder.path / BEST_FILE, result.model)
         return result
 
     def _epoch(self, pressed: threading.Event) -> None:
@@ -251,10 +280,22 @@ def _ctrl_c() -> Iterator[threading.Event]:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def _options_of(config: Mapping[str, Any]) -> TrainOptions:
-    """The options of a recorded run. Raises UsageError where they are none."""
-    names = {field.name for field in fields(TrainOptions)}
-    return TrainOptions(**{name: value for name, value in config["options"].items() if name in names})
+def _options_of(config: Mapping[str, Any], changed: Mapping[str, Any]) -> TrainOptions:
+    """The options of a recorded run, some of them changed. Raises UsageError where they are none."""
+    recorded = {name: value for name, value in config["options"].items() if name in TRAINING_RULES}
+    return TrainOptions(**{**recorded, **changed})
+
+
+def _require_fields(given: Mapping[str, Any], options: TrainOptions | None) -> None:
+    """Raise UsageError for arguments that are no options, and where options are given twice."""
+    for name in given:
+        if name not in TRAINING_RULES:
+            known = ", ".join(TRAINING_RULES)
+            raise UsageError(
+                f"train has no argument {name}, expected some of {known}{did_you_mean(name, TRAINING_RULES)}"
+            )
+    if given and options is not None:
+        raise UsageError(f"options and {', '.join(given)} are both given: give them in TrainOptions, or all by name")
 
 
 def _recorded(

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from mnist_cuda import rules
 from mnist_cuda.data.dataset import Dataset
 from mnist_cuda.engine import BatchNorm, Engine, Placement, Steps
 from mnist_cuda.engine.model import digest
@@ -35,6 +36,7 @@ FORWARD = 1 / 3  # of a step's time; backward takes twice as much, and an evalua
 DIVERGED_LOSS = 1e6  # nats: no training comes back from there
 
 
+@rules.checked(seed=rules.NATURAL, epoch=rules.NATURAL, count=rules.whole(0, rules.MOST))
 def epoch_order(seed: int, epoch: int, count: int) -> NDArray[np.int32]:
     """The order in which epoch 1, 2, ... visits `count` samples: a permutation of 0..count-1, int32.
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from mnist_cuda import _native, machine, memory
+from mnist_cuda import _native, machine, memory, rules
 from mnist_cuda.data.dataset import Dataset
 from mnist_cuda.engine import find_engine
 from mnist_cuda.errors import UnavailableError, UsageError, require_a
@@ -77,7 +77,7 @@ def train_all(
 
     threads = [threading.Thread(target=work, args=(trainer,), daemon=True) for trainer in trainers]
     for thread in threads:
-        thread.start()
+        _start(thread)
     running = len(threads)
     try:
         while running and not stop():
@@ -99,6 +99,16 @@ def train_all(
         item = found.get()
         if not isinstance(item, BaseException):
             yield item
+
+
+def _start(thread: threading.Thread) -> None:
+    """Start a thread. Where the program ends, which starts none any more, this one ends, too, without a word."""
+    try:
+        thread.start()
+    except RuntimeError:
+        if threading.current_thread() is threading.main_thread() or threading.main_thread().is_alive():
+            raise
+        raise SystemExit from None
 
 
 class Sweep:
@@ -133,6 +143,8 @@ class Sweep:
         self.data, self.runs, self.save, self.each_epoch, self.hits = data, list(runs), save, each_epoch, hits
         for run in self.runs:
             require_a(TrainOptions, run, "a run", OPTIONS_FROM)
+        if not self.runs:
+            raise UsageError("there are no runs, expected at least one")
         _require_possible(self.runs, len(data.train_labels))
         epochs, models = max(run.epochs for run in self.runs), plural(len(self.runs), "model")
         table = f"a table of {models} with columns for each of {epochs} epochs"
@@ -142,6 +154,7 @@ class Sweep:
             memory.require(tests * len(data.test_labels), f"an array of the hits of {models}")
         if save not in SAVES:
             raise UsageError(f"save is {save!r}, expected {', '.join(SAVES[:-1])} or {SAVES[-1]}")
+        gpus = [rules.GPU("gpus", gpu) for gpu in gpus]
         if len(set(gpus)) < len(gpus):
             raise UsageError(f"gpus are {', '.join(map(str, gpus))}, expected each once")
         self.info = find_engine(engine, gpus[0] if gpus and engine == "auto" else 0)
@@ -341,6 +354,21 @@ def _require_possible(runs: Sequence[TrainOptions], count: int) -> None:
                 raise UsageError(f"run {index} of the sweep: {error}") from error
 
 
+@rules.checked(
+    runs=rules.SEVERAL,
+    engine=rules.TEXT,
+    precision=rules.optional(rules.TEXT),
+    threads=rules.THREADS,
+    jobs=rules.whole(0, rules.MOST),
+    gpus=rules.SEVERAL,
+    out=rules.optional(rules.PATH),
+    save=rules.choice(*SAVES),
+    each_epoch=rules.SWITCH,
+    hits=rules.SWITCH,
+    resume=rules.SWITCH,
+    progress=rules.optional(rules.SWITCH),
+    on_model=rules.optional(rules.FUNCTION),
+)
 def sweep(
     data: Dataset,
     runs: Iterable[TrainOptions],

@@ -14,6 +14,7 @@
 #include "libraries/cuda_libs.h"
 #endif
 #include "cpu/kernels.h"
+#include "interpreter.h"
 #include "mnist/engine.h"
 #include "mnist/op_bench.h"
 #include "mnist/operators.h"
@@ -21,8 +22,11 @@
 namespace nb = nanobind;
 using namespace nb::literals;
 using namespace mnist;
+using interpreter::Released;
 
 namespace {
+
+constexpr double kPatience = 2;  // seconds that threads have at the program's end to come back from native code
 
 template <class T>
 using Vector = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
@@ -44,7 +48,7 @@ NumpyVector<T> to_numpy(std::vector<T>&& values) {
 // What work() gives, which runs without the interpreter's lock.
 template <class Work>
 auto without_gil(Work work) {
-  const nb::gil_scoped_release release;
+  const Released released;
   return work();
 }
 
@@ -62,18 +66,16 @@ class Launched final : public Communicator {
  public:
   Launched(int rank, int size, nb::callable gather) : Communicator(rank, size), gather_(std::move(gather)) {}
   ~Launched() override {
-    const nb::gil_scoped_acquire gil;
-    gather_.reset();
+    interpreter::with_lock([&] { gather_.reset(); });
   }
 
   void all_gather(std::span<const std::byte> mine, std::span<std::byte> all) override {
     if (mine.empty()) return;
-    const nb::gil_scoped_acquire gil;
     const auto memory = [](const void* data, std::size_t size) {
       auto* start = static_cast<char*>(const_cast<void*>(data));
       return nb::steal(PyMemoryView_FromMemory(start, Py_ssize_t(size), PyBUF_WRITE));
     };
-    gather_(memory(mine.data(), mine.size()), memory(all.data(), all.size()));
+    interpreter::with_lock([&] { gather_(memory(mine.data(), mine.size()), memory(all.data(), all.size())); });
   }
   void leave(int, const std::string&) override {}  // the program that launched the others ends them
 
@@ -206,7 +208,7 @@ void def_operator(nb::module_& m, const std::string& name, Result (Operators<T>:
       [method](int device, std::uintptr_t stream, FromPython<Args>... args) {
         return ((*operators_on<T>(device, to_native<void*>(stream))).*method)(to_native<Args>(args)...);
       },
-      nb::call_guard<nb::gil_scoped_release>());
+      nb::call_guard<Released>());
 }
 
 template <class T>
@@ -248,7 +250,7 @@ void def_registry(nb::module_& m) {
                 reasons[to_string(precision)] = std::move(reason);
         return reasons;
       },
-      "name"_a, "device"_a, nb::call_guard<nb::gil_scoped_release>());
+      "name"_a, "device"_a, nb::call_guard<Released>());
   m.def(
       "share_for",
       [](const std::string& name, std::int64_t batch) {
@@ -257,7 +259,7 @@ void def_registry(nb::module_& m) {
         return 0;
       },
       "name"_a, "batch"_a);
-  m.def("warm_up", &cuda_warm_up, "device"_a, nb::call_guard<nb::gil_scoped_release>());
+  m.def("warm_up", &cuda_warm_up, "device"_a, nb::call_guard<Released>());
   m.def("cuda_status", [] {
     const CudaStatus status = without_gil(cuda_status);
     nb::dict d;
@@ -300,7 +302,7 @@ void def_registry(nb::module_& m) {
             step_multiprocessors};
         for (const auto& [op, library, number, left_out] : own_ops)
           options.own_ops.push_back({op, library, number, left_out});
-        nb::gil_scoped_release release;
+        const Released released;
         return create_engine(name, options);
       },
       "name"_a, "precision"_a, "threads"_a, "device"_a, "check_every_step"_a = false, "multiprocessors"_a = 0,
@@ -319,7 +321,7 @@ void def_ranks(nb::module_& m) {
              without_gil([&] { ranks.all_gather(bytes, all); });
              return nb::bytes(all.data(), all.size());
            })
-      .def("leave", &Communicator::leave, "code"_a, "reason"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def("leave", &Communicator::leave, "code"_a, "reason"_a, nb::call_guard<Released>())
       .def_prop_ro("departure", [](const Communicator& ranks) {
         const Departure departure = ranks.departure();
         return nb::make_tuple(departure.rank, departure.code, departure.reason);
@@ -396,7 +398,7 @@ void def_gpu_memory(nb::module_& m) {
         throw UnavailableError("the array is on a GPU: " + cuda_status().reason);
 #endif
       },
-      "address"_a, "stream"_a, nb::call_guard<nb::gil_scoped_release>());
+      "address"_a, "stream"_a, nb::call_guard<Released>());
   m.def(
       "download",
       [](std::uintptr_t address, std::size_t count) {
@@ -415,8 +417,8 @@ void def_gpu_memory(nb::module_& m) {
 
 void def_engine(nb::module_& m) {
   nb::class_<Fleet>(m, "Fleet")
-      .def("store", &Fleet::store, "model"_a, nb::call_guard<nb::gil_scoped_release>())
-      .def("load", &Fleet::load, "model"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def("store", &Fleet::store, "model"_a, nb::call_guard<Released>())
+      .def("load", &Fleet::load, "model"_a, nb::call_guard<Released>())
       .def("train", [](Fleet& f, Vector<std::int32_t> orders, Vector<double> learning_rates) {
         std::vector<StepResult> results(learning_rates.size());
         without_gil([&] { f.train(view(orders), view(learning_rates), results); });
@@ -431,7 +433,7 @@ void def_engine(nb::module_& m) {
       .def("evaluation_chunk", &Engine::evaluation_chunk)
       .def_prop_ro("dataset_size", &Engine::dataset_size)
       .def_prop_ro("has_statistics", &Engine::has_statistics)
-      .def("join", &Engine::join, "ranks"_a, "transport"_a = "", nb::call_guard<nb::gil_scoped_release>())
+      .def("join", &Engine::join, "ranks"_a, "transport"_a = "", nb::call_guard<Released>())
       .def_prop_ro("transport", &Engine::transport)
       .def("set_parameters", [](Engine& e, Vector<double> values) { e.set_parameters(view(values)); })
       .def("set_parameters", [](Engine& e, Vector<float> values) { e.set_parameters(view(values)); })
@@ -441,7 +443,7 @@ void def_engine(nb::module_& m) {
            [](Engine& e, std::uint64_t state_high, std::uint64_t state_low, std::uint64_t increment_high,
               std::uint64_t increment_low) {
              using Word = Pcg64::Word;
-             nb::gil_scoped_release release;
+             const Released released;
              e.initialize_parameters({Word(state_high) << 64 | state_low, Word(increment_high) << 64 | increment_low});
            })
       .def("set_statistics", [](Engine& e, Vector<double> values) { e.set_statistics(view(values)); })
@@ -451,15 +453,15 @@ void def_engine(nb::module_& m) {
              e.get_statistics(values);
              return to_numpy(std::move(values));
            })
-      .def("compute_statistics", &Engine::compute_statistics, nb::call_guard<nb::gil_scoped_release>())
+      .def("compute_statistics", &Engine::compute_statistics, nb::call_guard<Released>())
       .def("set_dataset",
            [](Engine& e, Vector<std::uint8_t> images, Vector<std::uint8_t> labels, bool on_device) {
-             nb::gil_scoped_release release;
+             const Released released;
              e.set_dataset(view(images), view(labels), on_device ? Placement::kDevice : Placement::kHost);
            })
       .def("set_evaluation_set",
            [](Engine& e, Vector<std::uint8_t> images, Vector<std::uint8_t> labels) {
-             nb::gil_scoped_release release;
+             const Released released;
              e.set_evaluation_set(view(images), view(labels));
            })
       .def_prop_ro("evaluation_size", &Engine::evaluation_size)
@@ -473,7 +475,7 @@ void def_engine(nb::module_& m) {
            [](const Engine& e, Vector<std::int32_t> order, std::int64_t batch, Vector<double> learning_rates) {
              return e.require_steps(view(order), batch, view(learning_rates));
            })
-      .def_prop_ro("resumable", &Engine::resumable, nb::call_guard<nb::gil_scoped_release>())
+      .def_prop_ro("resumable", &Engine::resumable, nb::call_guard<Released>())
       .def("train",
            [](Engine& e, Vector<std::int32_t> order, std::int64_t batch, Vector<double> learning_rates) {
              std::vector<StepResult> results(batch > 0 ? Engine::step_count(order.size(), batch) : 0);
@@ -491,7 +493,7 @@ void def_engine(nb::module_& m) {
 #ifdef MNIST_WITH_CUDA
       .def("set_gpu_dataset",
            [](Engine& e, std::uintptr_t images, std::size_t pixels, Vector<std::uint8_t> labels) {
-             nb::gil_scoped_release release;
+             const Released released;
              e.set_dataset(bytes_at(images, pixels), view(labels), Placement::kDevice);
            })
       .def("gpu_logits",
@@ -575,6 +577,11 @@ NB_MODULE(_native, m) {
   m.attr("CLASSES") = kClasses;
   m.attr("ROUTE_DEAD") = int(Routing::kDead);
   m.attr("BUILD") = MNIST_BUILD_TEXT;
+  m.def("ending", &interpreter::ending);
+  m.def("closed", [] { return interpreter::door.closed.load(); });
+  m.def("close", &interpreter::close, "patience"_a);
+  interpreter::forget_threads_after_fork();
+  nb::module_::import_("atexit").attr("register")(m.attr("close"), kPatience);
   m.def("host_instructions", [] { return std::string(cpu::supported_kernels().front()->isa); });
 
   def_registry(m);

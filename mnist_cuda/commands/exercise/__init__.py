@@ -7,9 +7,14 @@ import argparse
 from mnist_cuda.commands.flags import add_json_flag
 from mnist_cuda.commands.parser import add_commands
 
-COMMANDS = {"start": "write an exercise's file"}
+COMMANDS = {"start": "write an exercise's file", "show": "what an exercise asks for"}
 
-EXAMPLES = ("mnist-cuda exercise", "mnist-cuda exercise start relu")
+EXAMPLES = ("mnist-cuda exercise", "mnist-cuda exercise relu", "mnist-cuda exercise start relu")
+
+
+def spelled_out(words: list[str]) -> list[str]:
+    """The words after `exercise`, where a name alone is short for `show NAME`."""
+    return words if not words or words[0].startswith("-") or words[0] in COMMANDS else ["show", *words]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def target(out: Path | None, model: Path, name: str) -> Path:
     """The file to write: what was named, or else `name` beside the model. Never the model's own."""
     from mnist_cuda.errors import UsageError
-    from mnist_cuda.run.checkpoint import MODEL_FILE
+    from mnist_cuda.run.names import MODEL_FILE
 
     folder, file = (model, model / MODEL_FILE) if model.is_dir() else (model.parent, model)
     path = folder / name if out is None else out

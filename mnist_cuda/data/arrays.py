@@ -119,10 +119,11 @@ def _text_or_numbers(array: NDArray[Any]) -> NDArray[Any]:
     text = [isinstance(value, str) for value in values]
     if any(text) and not all(text):
         k = text.index(not text[0])
-        raise ValueError(f"label {k} is {values[k]!r:.40} and label 0 {values[0]!r:.40}, expected one kind")
+        kinds = "text" if text[0] else "no text"
+        raise ValueError(f"label {k} is '{values[k]!s:.40}' and label 0 is {kinds}, expected labels of one kind")
     for k, value in enumerate(values):
         if not (isinstance(value, numbers.Real) or text[k]) or (text[k] and not value.strip()):
-            raise ValueError(f"label {k} is {value!r:.40}, expected a number or a class's name")
+            raise ValueError(f"label {k} is '{value!s:.40}', expected a number or a class's name")
     try:
         return np.array(values, float)
     except ValueError:

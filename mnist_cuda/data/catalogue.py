@@ -205,6 +205,8 @@ CHOICES = {
     "idx": "an older name of own",
 }
 OWN = ("own", "idx")
+GENERATED = "generated"  # where synthetic digits come from
+ARRAYS = "arrays"  # where those of `dataset_of` come from: they are on no disk
 
 # The names of the classes, where they are not digits.
 CLASS_NAMES = {

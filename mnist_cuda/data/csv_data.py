@@ -174,7 +174,7 @@ class _Table:
 
     def _pixels(self, cells: list[str], number: int) -> NDArray[np.uint8]:
         try:
-            values = np.array([float(cell) for cell in cells])
+            values = np.array([float(cell.replace("_", "x")) for cell in cells])  # Python takes 1_0 for 10
         except ValueError:
             k = next(k for k, cell in enumerate(cells) if not _is_number(cell))
             found = f"'{cells[k]:.20}'" if cells[k] else "an empty cell"

@@ -20,6 +20,7 @@ from mnist_cuda.data.arrays import pair_of
 from mnist_cuda.data.catalogue import (
     CHOICES,
     DATASETS,
+    GENERATED,
     OWN,
     SYNTHETIC,
     ArraysInfo,
@@ -30,16 +31,12 @@ from mnist_cuda.data.catalogue import (
 from mnist_cuda.data.download import Timeouts, fetch, is_published
 from mnist_cuda.data.file_roles import ROLES, idx_files, role_of
 from mnist_cuda.data.idx import SIDE, Images, Labels, check_pair, parse_images, parse_labels, unzipped_sha256
-from mnist_cuda.data.own_files import HELD, read_own
-from mnist_cuda.data.picture_file import SUFFIXES
 from mnist_cuda.data.places import Member, Place, place_of
 from mnist_cuda.errors import DataError, UsageError
 
 # Without a network `auto` must not keep anybody waiting: two mirrors have this long each to answer.
 _IMPATIENT = Timeouts(connect=4)
 _LOOK = 10_000  # files at which it is seen whether there are pictures
-GENERATED = "generated"  # where synthetic digits come from
-ARRAYS = "arrays"  # where those of `dataset_of` come from: they are on no disk
 _OWN = "; --dataset own takes files of your own as they are"
 _TORCHVISION = (*(info.torchvision for info in DATASETS.values()), "EMNIST", "QMNIST")  # folders, with `raw` in each
 _ACCEPTED = (
@@ -204,6 +201,9 @@ def _recognised(data: Dataset, requested: str, info: DatasetInfo | None) -> Data
 
 def _own(place: Place, info: DatasetInfo | None) -> Dataset:
     """Data from other files than idx files."""
+    from mnist_cuda.data.own_files import HELD, read_own  # here and below, for the few who have such
+    from mnist_cuda.data.picture_file import SUFFIXES
+
     path = place.path
     found = read_own(place)
     if found:
@@ -226,6 +226,8 @@ def _own(place: Place, info: DatasetInfo | None) -> Dataset:
 
 def _has_classes(path: Path) -> bool:
     """Whether there are pictures one or two folders below."""
+    from mnist_cuda.data.picture_file import SUFFIXES
+
     try:
         for depth in ("*/*", "*/*/*"):
             found = (entry for entry in islice(path.glob(depth), _LOOK) if entry.suffix.lower() in SUFFIXES)
@@ -248,9 +250,11 @@ def _parsed(contents: dict[str, bytes], files: dict[str, Member]) -> tuple[Image
     """The four arrays of idx files."""
     halves: list[Images | Labels] = []
     for half in ("train", "test"):
-        (images, labels) = (files[f"{half}_{what}"].shown for what in ("images", "labels"))
-        halves += [parse_images(contents[f"{half}_images"], images), parse_labels(contents[f"{half}_labels"], labels)]
-        check_pair(halves[-2], images, halves[-1], labels)
+        first, second = files[f"{half}_images"], files[f"{half}_labels"]
+        images = parse_images(contents[f"{half}_images"], first.shown)
+        labels = parse_labels(contents[f"{half}_labels"], second.shown)
+        check_pair(images, first.file_name, labels, second.shown)
+        halves += [images, labels]
     return halves[0], halves[1], halves[2], halves[3]
 
 

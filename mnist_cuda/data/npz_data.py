@@ -52,7 +52,9 @@ def _array(archive: zipfile.ZipFile, file: str, name: str) -> NDArray[Any]:
         try:
             shape, dtype = _header(stream)
         except (ValueError, SyntaxError, TypeError, RecursionError, UnicodeDecodeError) as error:
-            raise DataError(f"{name}: {key}: expected a sound .npy header, found {str(error).splitlines()[0]}") from error
+            raise DataError(
+                f"{name}: {key}: expected a sound .npy header, found {str(error).splitlines()[0]}"
+            ) from error
     elements = 1
     for count in shape:
         elements *= int(count)
@@ -70,11 +72,11 @@ def _array(archive: zipfile.ZipFile, file: str, name: str) -> NDArray[Any]:
 
 
 def _header(stream: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    version = npy.read_magic(stream)  # type: ignore[no-untyped-call]
+    version = npy.read_magic(stream)
     read = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}.get(version)
     if read is None:
         raise ValueError(f"version {version[0]}.{version[1]}")
-    shape, _, dtype = read(stream)  # type: ignore[no-untyped-call]
+    shape, _, dtype = read(stream)
     if any(count < 0 for count in shape):
         raise ValueError("a negative size")
     return shape, dtype

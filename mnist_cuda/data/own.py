@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mnist_cuda.data.arrays import named_pair_of
-from mnist_cuda.data.dataset import ARRAYS, Dataset
+from mnist_cuda.data.catalogue import ARRAYS
+from mnist_cuda.data.dataset import Dataset
 from mnist_cuda.data.idx import CLASSES, SIDE, Images, Labels
 from mnist_cuda.data.picture_file import picture_files, read_picture
 from mnist_cuda.errors import DataError
@@ -31,9 +32,9 @@ def dataset_of(
     Raises DataError for another shape, dtype or value, also for pixels from 0 to 1, for no images, and where images and
     labels differ in number.
     """
-    *train, names = _named_pair(train_images, train_labels, "training", None)
-    *test, _ = _named_pair(test_images, test_labels, "test", names)
-    return Dataset(name, name, ARRAYS, *train, *test, classes=names)
+    images, labels, names = _named_pair(train_images, train_labels, "training", None)
+    test, theirs, _ = _named_pair(test_images, test_labels, "test", names)
+    return Dataset(name, name, ARRAYS, images, labels, test, theirs, classes=names)
 
 
 def _named_pair(

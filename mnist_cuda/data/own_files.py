@@ -1,4 +1,4 @@
-"""Files of one's own that are not idx files: an .npz, or one or two tables of text; with test images held out if need be."""
+"""Files of one's own that are not idx files: an .npz, or one or two tables; with test images held out if need be."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ def _of_npz(member: Member) -> OwnArrays:
     found = read_npz(member, content)
     hashes = {member.file_name: hashlib.sha256(content).hexdigest()}
     del content
-    *train, names = _pair(member.shown, "training ", found[0], found[1], None)
+    train, names = _pair(member.shown, "training ", found[0], found[1], None)
     if len(found) == 2:
-        return replace(_held(member.shown, *train, names, "npz"), hashes=hashes)
-    *test, _ = _pair(member.shown, "test ", found[2], found[3], names)
-    return OwnArrays((train[0], train[1]), (test[0], test[1]), names, "npz", hashes)
+        return replace(_held(member.shown, train, names, "npz"), hashes=hashes)
+    test, _ = _pair(member.shown, "test ", found[2], found[3], names)
+    return OwnArrays(train, test, names, "npz", hashes)
 
 
 def _of_tables(first: Member, second: Member | None) -> OwnArrays:
@@ -60,29 +60,30 @@ def _of_tables(first: Member, second: Member | None) -> OwnArrays:
     hashes, why = {first.file_name: sha256}, ""
     if labels is None:
         raise DataError(f"{first.shown}: expected 785 columns, a label and 784 pixels, found 784, without labels")
-    *train, names = _pair(first.shown, "", images, labels, None)
+    train, names = _pair(first.shown, "", images, labels, None)
     del images, labels
     if second:
-        images, labels, hashes[second.file_name] = read_csv(second)
+        images, labels, sha256 = read_csv(second)
         if labels is not None:
-            *test, _ = _pair(second.shown, "", images, labels, names)
-            return OwnArrays((train[0], train[1]), (test[0], test[1]), names, "csv", hashes)
+            test, _ = _pair(second.shown, "", images, labels, names)
+            return OwnArrays(train, test, names, "csv", {**hashes, second.file_name: sha256})
         why = f", {second.file_name} has no labels"
-        del hashes[second.file_name]
-    return replace(_held(first.shown, *train, names, f"csv{why}"), hashes=hashes)
+    return replace(_held(first.shown, train, names, f"csv{why}"), hashes=hashes)
 
 
 def _pair(
     name: str, half: str, images: object, labels: object, names: tuple[str, ...] | None
-) -> tuple[Images, Labels, tuple[str, ...]]:
+) -> tuple[_Pair, tuple[str, ...]]:
     try:
-        return named_pair_of(images, labels, half, names)
+        pixels, classes, found = named_pair_of(images, labels, half, names)
     except ValueError as error:
         raise DataError(f"{name}: {error}") from error
+    return (pixels, classes), found
 
 
-def _held(name: str, images: Images, labels: Labels, classes: tuple[str, ...], read_as: str) -> OwnArrays:
+def _held(name: str, pair: _Pair, classes: tuple[str, ...], read_as: str) -> OwnArrays:
     """The same in two parts: of a published data set in its own order as published, else chosen by class."""
+    images, labels = pair
     for info in DATASETS.values():
         count = info.counts[0]
         if info.digest and len(labels) == sum(info.counts):
@@ -91,7 +92,9 @@ def _held(name: str, images: Images, labels: Labels, classes: tuple[str, ...], r
                 digest.update(np.ascontiguousarray(array).data)
             if digest.hexdigest() == info.digest:
                 parts = (images[:count], labels[:count]), (images[count:], labels[count:])
-                return OwnArrays(*parts, classes, f"{read_as}, in {info.name}'s order: the first {count} are to train on")
+                return OwnArrays(
+                    *parts, classes, f"{read_as}, in {info.name}'s order: the first {count} are to train on"
+                )
     try:
         train, test = hold_out(labels)
     except ValueError as error:

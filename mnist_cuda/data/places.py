@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
-import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -48,17 +48,16 @@ class Member:
             with self.opened() as stream:
                 yield stream
         except OSError as error:
-            raise DataError(f"{self.shown}: cannot be read: {error.strerror or error}") from error
-        except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
+            if error.strerror:
+                raise DataError(f"{self.shown}: cannot be read: {error.strerror}") from error
+            raise DataError(f"{self.shown}: expected sound packed data, found {error}") from error
+        except (zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
             raise DataError(f"{self.shown}: expected sound packed data, found {error or 'their end'}") from error
 
     def read(self) -> bytes:
         """Its content. Raises DataError, also for more than MOST_BYTES."""
         with self.open() as stream:
-            content = stream.read(MOST_BYTES + 1)
-        if len(content) > MOST_BYTES:
-            raise DataError(f"{self.shown}: more than {MOST_BYTES >> 20} MiB")
-        return content
+            return stream.read()
 
 
 class Hashed:
@@ -106,7 +105,7 @@ def is_there(path: Path) -> bool:
             return True
         if path.parent.is_dir():
             return any(name.name.startswith(path.name) for name in path.parent.iterdir())
-        return path.parent.is_file() and zipfile.is_zipfile(path.parent)
+        return path.parent.is_file() and path.parent.suffix.lower() == ".zip"
     return False
 
 
@@ -138,7 +137,7 @@ def _file(path: Path) -> Place:
 
 def _member(path: Path, parts: tuple[str, ...]) -> Member:
     def opened() -> BinaryIO:
-        return open_regular(path, MOST_BYTES)
+        return open_regular(path)
 
     return Member(parts, str(path), opened)
 
@@ -165,7 +164,9 @@ def _folder(path: Path, start: str) -> Place:
 
 def _zip(path: Path, start: str) -> Place:
     """The files of a zip archive, in any folder of it."""
-    with open_regular(path, MOST_BYTES) as file:
+    import zipfile  # here, for the few who have one
+
+    with open_regular(path) as file:
         try:
             with zipfile.ZipFile(file) as archive:
                 names = archive.namelist()
@@ -175,8 +176,14 @@ def _zip(path: Path, start: str) -> Place:
     def member(name: str) -> Member:
         @contextlib.contextmanager
         def opened() -> Iterator[IO[bytes]]:
-            with open_regular(path, MOST_BYTES) as file, zipfile.ZipFile(file) as archive, archive.open(name) as inner:
-                yield inner
+            try:
+                with open_regular(path) as file, zipfile.ZipFile(file) as archive, archive.open(name) as inner:
+                    size = archive.getinfo(name).file_size  # what is read is no more
+                    if size > MOST_BYTES:
+                        raise OSError(errno.EFBIG, f"it has {size} bytes, expected at most {MOST_BYTES}")
+                    yield inner
+            except zipfile.BadZipFile as error:
+                raise EOFError(str(error)) from error
 
         return Member(tuple(name.split("/")), f"{path}/{name}", opened)  # type: ignore[arg-type]
 

@@ -216,6 +216,7 @@ FIXED = (
     "init_sha256",
     "multiprocessors",
     "own_sha256",
+    "limit",
 )
 
 

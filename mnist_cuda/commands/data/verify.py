@@ -24,6 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print a line for each file; DataError if one is missing, damaged or another than the published one."""
+    from collections.abc import Callable
     from functools import partial
 
     from mnist_cuda.data import dataset, unpacked
@@ -35,7 +36,8 @@ def run(args: argparse.Namespace) -> int:
     found: tuple[Place, dict[str, Member]] = Place(folder, (), False, ()), {}
     with contextlib.suppress(DataError) if args.data_dir is None else contextlib.nullcontext():
         found = dataset.find_files(info, folder)
-    files, checks = dict(zip(ROLES, info.files, strict=True)), []
+    files = dict(zip(ROLES, info.files, strict=True))
+    checks: list[Callable[[], tuple[bytes, Path | Member, str]]] = []
     if args.data_dir is None and unpacked.path(info).exists():
         checks.append(partial(unpacked.check, info))
         if unpacked.read(info):  # the files that are not there are not needed

@@ -102,10 +102,10 @@ def labels_of(labels: object, names: Sequence[str] | None = None) -> tuple[Label
                 expected = ", ".join(names) or f"0 to {CLASSES - 1}"
                 raise ValueError(f"label {k} is '{name:.40}', expected {expected}")
         return np.array([place[name] for name in array.tolist()], np.uint8), tuple(names)
-    if array.dtype.kind not in "biuf" or (names and len(array)):
-        if names and array.dtype.kind in "biuf":
-            raise ValueError(f"label 0 is {array[0]:g}, expected {', '.join(names)}")
+    if array.dtype.kind not in "iuf":
         raise ValueError(f"they have shape {array.shape} and dtype {array.dtype}, expected (N,) integers")
+    if names and len(array):
+        raise ValueError(f"label 0 is {array[0]:g}, expected {', '.join(names)}")
     with np.errstate(invalid="ignore"):
         wrong = np.flatnonzero(~((array >= 0) & (array < CLASSES) & (np.floor(array) == array)))  # a NaN is, too
     if wrong.size:

@@ -50,11 +50,12 @@ class Dataset:
     """A data set in memory, and where it came from. The arrays are read-only.
 
     name: what it is, one of catalogue.CHOICES but `auto`. requested: what was asked for (also `auto`). source: the
-    file or folder it was read from, `generated` or `arrays`. train_images (N,28,28), train_labels (N,), test_images (M,28,28),
-    test_labels (M,): uint8, labels below 10. hashes: sha256 of each file as it was read, by file name. warning: the
-    sentence that has to be shown to the user, if `auto` had to take another data set than MNIST. digest: sha256 of
-    the four arrays; known_digest gives it where it has just been checked. classes: their names, where they are not
-    digits. read_as: how data of one's own were read, and which of them are the test set. limit: of `first`, 0 for all.
+    file or folder it was read from, `generated` or `arrays`. train_images (N,28,28), train_labels (N,), test_images
+    (M,28,28), test_labels (M,): uint8, labels below 10. hashes: sha256 of each file as it was read, by file name.
+    warning: the sentence that has to be shown to the user, if `auto` had to take another data set than MNIST. digest:
+    sha256 of the four arrays; known_digest gives it where it has just been checked. classes: their names, where they
+    are not digits. read_as: how data of one's own were read, and which of them are the test set. limit: of `first`, 0
+    for all.
 
     Raises DataError for arrays that are none of these.
     """

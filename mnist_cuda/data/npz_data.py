@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import lzma
 import zipfile
-import zlib
 from io import BytesIO
 from typing import IO, Any
 
@@ -13,7 +13,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from mnist_cuda.data.idx import MAX_ELEMENTS
-from mnist_cuda.data.places import MOST_BYTES, Member
+from mnist_cuda.data.places import MOST_BYTES, UNSOUND, Member
 from mnist_cuda.errors import DataError
 
 ENDING = ".npz"
@@ -41,8 +41,9 @@ def read_npz(member: Member, content: bytes) -> list[NDArray[Any]]:
                 keys = ", ".join(sorted(held)[:8]) or "no array"
                 raise DataError(f"{name}: expected the arrays {_KERAS}, found {keys}")
             return [_array(archive, file, name) for file in chosen if file]
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, OSError) as error:
-        raise DataError(f"{name}: expected a sound .npz file, found {error}") from error
+    except (zipfile.BadZipFile, lzma.LZMAError, OSError, *UNSOUND) as error:
+        found = " ".join(str(error).split())[:200] or type(error).__name__
+        raise DataError(f"{name}: expected a sound .npz file, found {found}") from error
 
 
 def _array(archive: zipfile.ZipFile, file: str, name: str) -> NDArray[Any]:

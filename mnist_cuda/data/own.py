@@ -25,9 +25,9 @@ def dataset_of(
     """A data set of arrays.
 
     Images (N,28,28), (N,784), (N,1,28,28) or (N,28,28,1) of whole numbers, white strokes, 255, on black, 0; labels (N,)
-    integers from 0 to 9, also as floats, or at most ten names of classes. Lists, data frames, and arrays of any library on the host, by `__dlpack__` or as numpy takes
-    them; uint8 ones that lie in one piece are not copied, and must not be changed while they are used. name: for what
-    is printed and recorded.
+    integers from 0 to 9, also as floats, or at most ten names of classes. Lists, data frames, and arrays of any library
+    on the host, by `__dlpack__` or as numpy takes them; uint8 ones that lie in one piece are not copied, and must not
+    be changed while they are used. name: for what is printed and recorded.
 
     Raises DataError for another shape, dtype or value, also for pixels from 0 to 1, for no images, and where images and
     labels differ in number.

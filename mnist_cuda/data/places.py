@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import struct
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ from mnist_cuda.errors import DataError
 from mnist_cuda.files import open_regular
 
 MOST_BYTES = 1 << 30  # of a file, or of what one unpacks to
+# What Python's modules raise for damaged gzip data and archives, but for OSError and zipfile's own error.
+UNSOUND = (zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError, OverflowError, struct.error)
 _NAMED = 8  # entries of a place that an error lists
 
 
@@ -51,7 +54,7 @@ class Member:
             if error.strerror:
                 raise DataError(f"{self.shown}: cannot be read: {error.strerror}") from error
             raise DataError(f"{self.shown}: expected sound packed data, found {error}") from error
-        except (zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
+        except UNSOUND as error:
             raise DataError(f"{self.shown}: expected sound packed data, found {error or 'their end'}") from error
 
     def read(self) -> bytes:
@@ -164,13 +167,14 @@ def _folder(path: Path, start: str) -> Place:
 
 def _zip(path: Path, start: str) -> Place:
     """The files of a zip archive, in any folder of it."""
-    import zipfile  # here, for the few who have one
+    import lzma  # here, for the few who have one
+    import zipfile
 
     with open_regular(path) as file:
         try:
             with zipfile.ZipFile(file) as archive:
                 names = archive.namelist()
-        except (zipfile.BadZipFile, NotImplementedError, ValueError, EOFError) as error:
+        except (zipfile.BadZipFile, *UNSOUND) as error:
             raise DataError(f"{path}: expected a sound zip archive, found {error}") from error
 
     def member(name: str) -> Member:
@@ -182,7 +186,7 @@ def _zip(path: Path, start: str) -> Place:
                     if size > MOST_BYTES:
                         raise OSError(errno.EFBIG, f"it has {size} bytes, expected at most {MOST_BYTES}")
                     yield inner
-            except zipfile.BadZipFile as error:
+            except (zipfile.BadZipFile, lzma.LZMAError) as error:
                 raise EOFError(str(error)) from error
 
         return Member(tuple(name.split("/")), f"{path}/{name}", opened)  # type: ignore[arg-type]

@@ -208,9 +208,7 @@ def config_of(model: Path) -> dict[str, Any] | None:
         return None
 
 
-def recorded_data(
-    config: Mapping[str, Any], data_dir: Path | None = None, *, where: object
-) -> tuple[str, Path | None]:
+def recorded_data(config: Mapping[str, Any], data_dir: Path | None = None, *, where: object) -> tuple[str, Path | None]:
     """What `--dataset` and `--data-dir` have to be for the data of a run: as recorded, but data_dir if that is given.
 
     where: the run, for messages. Raises DataError for arrays that were on no disk.

@@ -44,8 +44,8 @@ class SweepOptions(EngineOptions, DataOptions, OutputOptions):
     """Which models to train, on what, and what to keep of them.
 
     Of the options of a training all lists are combined; runs: a file with a row per model instead. seeds: how many
-    from `seed` on. limit: only the first so many training images, 0 for all. jobs: models at once, 0 for what fits. gpus: none for the first. resume: the sweep that goes on.
-    given: names of the options that the user gave.
+    from `seed` on. limit: only the first so many training images, 0 for all. jobs: models at once, 0 for what fits.
+    gpus: none for the first. resume: the sweep that goes on. given: names of the options that the user gave.
     """
 
     seeds: int = 1

@@ -239,7 +239,7 @@ def test_overlapping_spans_of_a_trace_get_rows_of_their_own(tmp_path):
 def test_errors_of_setup(peer, files):
     wrong = {
         "name the data by exactly one of data_dir and npz": {"npz": None},
-        "/nowhere: neither train-images-idx3-ubyte nor train-images-idx3-ubyte.gz is there": {
+        "/nowhere: there is no such file or folder": {
             "npz": None,
             "data_dir": "/nowhere",
         },

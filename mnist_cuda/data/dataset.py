@@ -220,7 +220,7 @@ def _own(place: Place, info: DatasetInfo | None) -> Dataset:
     expected = f"the files of {info.name} ({', '.join(file.name for file in info.files)})" if info else _ACCEPTED
     flat = any(member.ending in SUFFIXES for member in place.members)
     hint = "; put the pictures of each class into a folder of its own" if flat else ""
-    if path.is_file() and not path.suffix == ".zip":
+    if not path.is_dir() and path.suffix.lower() != ".zip" and not place.part:
         raise DataError(f"{path}: expected a folder, or a file that ends in .npz, .csv, .tsv, .csv.gz or .zip")
     raise DataError(f"{path}: expected {expected}; {place.holding}{hint}")
 
@@ -366,7 +366,10 @@ def _wrong_file(content: bytes, member: Member, file: DataFile, sha256: str, zip
     hashes = {sha256, unzipped_sha256(content)} - {None}
     for info in DATASETS.values():
         if any(hashes & {f.sha256, f.raw_sha256} for f in info.files):
-            return DataError(f"{path}: this is a file of {info.name}, expected {file.name} with sha256 {expected}")
+            other = f"; --dataset {info.name} takes it" if file not in info.files else ""
+            return DataError(
+                f"{path}: this is a file of {info.name}, expected {file.name} with sha256 {expected}{other}"
+            )
     parse = parse_images if "images" in file.name else parse_labels
     try:
         parse(content, path)

@@ -80,7 +80,7 @@ def fetch(
         file, fault = next(iter(faults.items()))
         raise DataError(
             f"{folder / file.name} {fault}, and offline nothing is fetched; "
-            f"run 'mnist-cuda data fetch' with a network, or name a folder that has the files with --data-dir"
+            f"run 'mnist-cuda data fetch {info.name}' with a network, or name a folder that has the files by --data-dir"
         )
     if faults:
         with _progress(info.name, sum(file.size for file in faults)) as advance:

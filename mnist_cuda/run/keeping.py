@@ -200,8 +200,6 @@ def what_differs(config: Mapping[str, Any], data: Dataset) -> str:
         data = data.first(limit)
     if facts["digest"] == data.digest:
         return ""
-    before = facts.get("part_digests")
-    if not before:  # of an older run
-        return "training or test"
+    before = facts.get("part_digests") or data.part_digests  # an older run has only the digest of both
     parts = zip(("training", "test"), before, data.part_digests, strict=False)
-    return " and ".join(name for name, was, now in parts if was != now)
+    return " and ".join(name for name, was, now in parts if was != now) or "training or test"

@@ -139,7 +139,8 @@ def _take_over(args: argparse.Namespace) -> dict[str, Any]:
     if not isinstance(config["data"].get("name"), str):
         raise CheckpointError(f"{args.resume or args.config}: not a run's configuration: `data` names no data set")
     if "dataset" not in given:
-        options["dataset"] = recorded_data(config, args.data_dir, where=args.resume or args.config)[0]
+        options["dataset"], data_dir = recorded_data(config, args.data_dir, where=args.resume or args.config)
+        options["data_dir"] = data_dir and str(data_dir)
     if args.resume:
         if "out" in given:
             raise UsageError("--out: a run that goes on does so in its own folder; leave it out")

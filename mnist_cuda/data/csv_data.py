@@ -20,13 +20,15 @@ _BLOCK = 1 << 18  # bytes that are read at once; few enough for the processor's 
 _LONGEST = 1 << 16  # bytes of a line: 785 cells of 80 characters
 _MOST_BYTES = 4 * MAX_ELEMENTS  # of all lines
 _LABELS = {"label", "labels", "class", "classes", "target", "y", "digit"}  # what the label's column may be called
+# By name; of those that are equally frequent the first separates the cells.
+_SEPARATORS = {b";": "semicolons", b"\t": "tabs", b",": "commas", b"|": "bars", b" ": "spaces"}
 _LAYOUT = f"a label and {_PIXELS} pixels"
 
 
 def read_csv(member: Member) -> tuple[Images, NDArray[Any] | None, str]:
     """Images (N,28,28) uint8, their labels (N,) as numbers or text, None where there are none, and the file's sha256.
 
-    Cells are separated by commas, semicolons or tabs, and may have quotes. A first line of names is skipped; the label
+    Cells are separated by commas, semicolons, tabs, bars or spaces, and may have quotes. A first line of names is skipped; the label
     is the first column, or where the names or its being no number say so the last. Raises DataError, with the line.
     """
     with member.open() as raw:
@@ -80,6 +82,7 @@ class _Table:
             block = rest + data
             if b"\r" in block:
                 block = block.replace(b"\r\n", b"\n")
+                block = block if b"\n" in block else block.replace(b"\r", b"\n")
             if not data and not block.endswith(b"\n"):
                 block += b"\n"
             whole = block.rfind(b"\n") + 1
@@ -106,7 +109,7 @@ class _Table:
         first, _, after = block[empty:].partition(b"\n")
         if first.lstrip()[:1] == b"<":
             raise self._fault(f"rows of {_LAYOUT}", "what looks like a web page")
-        self.separator = max((b",", b";", b"\t"), key=first.count)
+        self.separator = max(_SEPARATORS, key=first.count)
         cells = self._cells(first.decode(errors="replace"))
         names = [cell.lower() for cell in cells]
         counts_up = names == [str(k) for k in range(len(names))] and len(names) > 2
@@ -115,7 +118,8 @@ class _Table:
         self.width = len(cells)
         if self.width not in (_PIXELS, _PIXELS + 1):
             hint = "; leave the column of row numbers out" if names[0] in ("", "unnamed: 0", "id", "index") else ""
-            found = f"{self.width} cell{'s' * (self.width != 1)} separated by {_named(self.separator)}{hint}"
+            hint = hint or "; leave the empty last column out" * (names[-1] == "")
+            found = f"{self.width} cell{'s' * (self.width != 1)} separated by {_SEPARATORS[self.separator]}{hint}"
             raise self._fault(f"{_PIXELS + 1} cells, {_LAYOUT}", found)
         if self.width == _PIXELS:
             self.label = -1
@@ -127,6 +131,7 @@ class _Table:
         return block[empty:]
 
     def _cells(self, line: str) -> list[str]:
+        line = line.replace(",", ".") if self.separator == b";" else line  # 1,5 is 1.5 where cells end in semicolons
         return [cell.strip().strip('"').strip() for cell in line.split(self.separator.decode())]
 
     def _fast(self, block: bytes) -> tuple[NDArray[np.uint8], NDArray[Any]] | None:
@@ -190,7 +195,3 @@ class _Table:
 
 def _is_number(cell: str) -> bool:
     return re.fullmatch(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?|nan|inf|-inf", cell.lower()) is not None
-
-
-def _named(separator: bytes) -> str:
-    return {b",": "commas", b";": "semicolons", b"\t": "tabs"}[separator]

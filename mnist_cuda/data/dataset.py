@@ -219,7 +219,8 @@ def _own(place: Place, info: DatasetInfo | None) -> Dataset:
         return replace(data, source=str(path), read_as=read_as, known_digest=data.digest)
     expected = f"the files of {info.name} ({', '.join(file.name for file in info.files)})" if info else _ACCEPTED
     flat = any(member.ending in SUFFIXES for member in place.members)
-    hint = "; put the pictures of each class into a folder of its own" if flat else ""
+    what = "put the pictures of each class into a folder of its own" if path.is_dir() else "unpack its pictures"
+    hint = f"; {what}" if flat else ""
     if not path.is_dir() and path.suffix.lower() != ".zip" and not place.part:
         raise DataError(f"{path}: expected a folder, or a file that ends in .npz, .csv, .tsv, .csv.gz or .zip")
     raise DataError(f"{path}: expected {expected}; {place.holding}{hint}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import re
 import struct
 import zlib
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ from mnist_cuda.files import open_regular
 MOST_BYTES = 1 << 30  # of a file, or of what one unpacks to
 # What Python's modules raise for damaged gzip data and archives, but for OSError and zipfile's own error.
 UNSOUND = (zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError, OverflowError, struct.error)
+_NAMED_AS_A_FILE = re.compile("images|labels|csv|tsv|npz")  # a folder that may hold a file of its own name
 _NAMED = 8  # entries of a place that an error lists
 
 
@@ -154,6 +156,8 @@ def _folder(path: Path, start: str) -> Place:
         entries.append(entry.name + "/" * entry.is_dir())
         if not entry.is_dir():
             members.append(_member(entry, (entry.name,)))
+            continue
+        if not _NAMED_AS_A_FILE.search(entry.name.lower()):
             continue
         alike = "".join(filter(str.isalnum, entry.name)).lower()
         with contextlib.suppress(OSError):

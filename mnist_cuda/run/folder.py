@@ -25,7 +25,7 @@ PARTS = ("options", "engine", "data")  # of config.json, each an object
 CONFIG = {  # the kinds of what is read of it; the flags check the rest of the options
     "options": {"batch_size?": int, "limit?": int, "lr?": float, "data_dir?": (str, None), "init_sha256?": (str, None)},
     "engine": {"name?": str, "precision?": str},
-    "data": {"name?": str, "digest?": str, "part_digests?": [str], "warning?": (str, None)},
+    "data": {"name?": str, "source?": str, "digest?": str, "part_digests?": [str], "warning?": (str, None)},
     "sweep": {"save?": str, "data_dir?": (str, None), "limit?": int},
     "versions?": dict,
     "resumed?": list,
@@ -214,8 +214,11 @@ def recorded_data(config: Mapping[str, Any], data_dir: Path | None = None, *, wh
     where: the run, for messages. Raises DataError for arrays that were on no disk.
     """
     name, recorded = str(config["data"].get("name")), config["options"].get("data_dir")
+    source = config["data"].get("source", "")
+    if not (data_dir or recorded or name in CHOICES) and source != ARRAYS and Path(source).is_dir():
+        recorded = source  # an older run from Python on a folder of pictures
     data_dir = data_dir or (Path(recorded) if recorded else None)
-    if data_dir is None and config["data"].get("source") == ARRAYS:
+    if data_dir is None and source == ARRAYS:
         raise not_on_disk(where, name)
     return name if name in CHOICES or data_dir is None else OWN[0], data_dir
 

@@ -28,8 +28,9 @@ _LAYOUT = f"a label and {_PIXELS} pixels"
 def read_csv(member: Member) -> tuple[Images, NDArray[Any] | None, str]:
     """Images (N,28,28) uint8, their labels (N,) as numbers or text, None where there are none, and the file's sha256.
 
-    Cells are separated by commas, semicolons, tabs, bars or spaces, and may have quotes. A first line of names is skipped; the label
-    is the first column, or where the names or its being no number say so the last. Raises DataError, with the line.
+    Cells are separated by commas, semicolons, tabs, bars or spaces, and may have quotes. A first line of names is
+    skipped; the label is the first column, or where the names or its being no number say so the last. Raises DataError,
+    with the line.
     """
     with member.open() as raw:
         hashed = Hashed(raw)

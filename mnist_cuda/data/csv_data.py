@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import re
+import warnings
 from collections.abc import Iterator
 from typing import IO, Any
 
@@ -53,7 +55,7 @@ class _Table:
         """All of it."""
         images, labels = bytearray(), []  # which grows without a copy of all that it holds
         for block in self._blocks(stream):
-            pixels, of_block = self._fast(block) or self._slowly(block)
+            pixels, of_block = self._fast(block) or self._fast(self._plainer(block)) or self._slowly(block)
             self.line += block.count(b"\n")
             images += pixels.data
             if len(images) > MAX_ELEMENTS:
@@ -160,6 +162,12 @@ class _Table:
         pixels = rows[:, 1:] if self.label == 0 else rows[:, :-1]
         return np.ascontiguousarray(pixels), rows[:, self.label].copy()
 
+    def _plainer(self, block: bytes) -> bytes:
+        """The same lines with 7 for 7.0 and "7", if all cells are written so."""
+        for end in (self.separator, b"\n"):
+            block = block.replace(b'"' + end + b'"', end).replace(b".0" + end, end)
+        return block.removeprefix(b'"').replace(b'"\n', b"\n")
+
     def _slowly(self, block: bytes) -> tuple[NDArray[np.uint8], NDArray[Any]]:
         """The same of any lines, with the first fault by its line."""
         pixels, labels = [], []
@@ -167,24 +175,46 @@ class _Table:
             if not line.strip():
                 continue
             try:
-                cells = self._cells(line.decode())
+                text = line.decode()
             except UnicodeDecodeError:
                 raise self._fault("text in UTF-8", "other bytes", number) from None
-            if len(cells) != self.width:
-                raise self._fault(f"{self.width} cells, as in the first line", str(len(cells)), number)
-            labels.append("" if self.label < 0 else cells.pop(self.label))
-            pixels.append(self._pixels(cells, number))
+            label, values = self._numbers(text) or self._cell_by_cell(text, number)
+            labels.append(label)
+            pixels.append(self._whole(values, number))
         if not pixels:
             return np.empty((0, _PIXELS), np.uint8), np.empty(0, np.uint8)
         return np.stack(pixels), np.array([] if self.label < 0 else labels, str)
 
-    def _pixels(self, cells: list[str], number: int) -> NDArray[np.uint8]:
-        try:
-            values = np.array([float(cell.replace("_", "x")) for cell in cells])  # Python takes 1_0 for 10
-        except ValueError:
-            k = next(k for k, cell in enumerate(cells) if not _is_number(cell))
-            found = f"'{cells[k]:.20}'" if cells[k] else "an empty cell"
-            raise self._fault("numbers", f"{found} as pixel {k}", number) from None
+    def _numbers(self, line: str) -> tuple[str, NDArray[np.float64]] | None:
+        """The label and the pixels of a line; None where NumPy's parser does not take it for what was expected."""
+        separator, label = self.separator.decode(), ""
+        line = line.replace('"', "").replace(",", ".") if separator == ";" else line.replace('"', "")
+        if line.count(separator) != self.width - 1:
+            return None
+        if self.label == 0:
+            label, _, line = line.partition(separator)
+        elif self.label > 0:
+            line, _, label = line.rpartition(separator)
+        with warnings.catch_warnings(), contextlib.suppress(ValueError):
+            warnings.simplefilter("ignore")  # where it stops at what is no number
+            values = np.fromstring(line, sep=separator)
+            return (label.strip(), values) if len(values) == _PIXELS else None
+        return None
+
+    def _cell_by_cell(self, line: str, number: int) -> tuple[str, NDArray[np.float64]]:
+        """The same of any line, with its first fault."""
+        cells = self._cells(line)
+        if len(cells) != self.width:
+            raise self._fault(f"{self.width} cells, as in the first line", str(len(cells)), number)
+        label = "" if self.label < 0 else cells.pop(self.label)
+        for k, cell in enumerate(cells):
+            if not _is_number(cell):
+                found = f"'{cell:.20}'" if cell else "an empty cell"
+                raise self._fault("numbers", f"{found} as pixel {k}", number)
+        return label, np.array([float(cell) for cell in cells])
+
+    def _whole(self, values: NDArray[np.float64], number: int) -> NDArray[np.uint8]:
+        """Pixels of numbers that are whole ones from 0 to 255."""
         wrong = np.flatnonzero(~((values >= 0) & (values <= 255) & (np.floor(values) == values)))
         if wrong.size:
             value = values[wrong[0]]

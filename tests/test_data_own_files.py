@@ -711,12 +711,10 @@ def test_data_that_were_changed_since_are_told_of(here, capsys):
     assert "of own, which are not those of the run, are wrong" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", ["mine", "own", "mnist"])
+@pytest.mark.parametrize("name", ["mine", "own"])
 def test_a_run_of_arrays_says_that_they_are_not_on_disk(here, capsys, name):
     data = dataset_of(IMAGES, LABELS, MORE, THEIRS, name=name)
     train(data, TrainOptions(epochs=1, batch_size=8), engine="cpu", out="runs/a", progress=False)
-    if name == "mnist":
-        pytest.skip("a name of the catalogue means its data")
     words = f"was trained from Python on arrays ('{name}'), which are not on disk: name a file or folder that holds the"
     for argv in (
         ["evaluate", "runs/a"],
@@ -735,6 +733,18 @@ def test_a_run_of_arrays_says_that_they_are_not_on_disk(here, capsys, name):
     ):
         assert main(argv) == 0, capsys.readouterr().err
     assert "Confusion matrix" in capsys.readouterr().out
+
+
+def test_arrays_with_the_name_of_a_published_data_set_are_compared_with_it(here, cache, capsys):
+    write(cache, GZIP)
+    same = load_dataset("mnist").arrays
+    for arrays, differ in ((same, False), ((IMAGES, LABELS, *same[2:]), True)):
+        folder = f"runs/{differ}"
+        options = TrainOptions(epochs=1, batch_size=8)
+        train(dataset_of(*arrays, name="mnist"), options, engine="cpu", out=folder, progress=False)
+        assert main(["evaluate", folder]) == 0
+        words = f"the training images in {cache} are not those that the run had\n"
+        assert (words in capsys.readouterr().out) == differ
 
 
 def test_a_run_from_python_on_files_is_found(here, capsys):
@@ -768,7 +778,7 @@ def test_a_run_of_an_older_version_goes_on(here, capsys):
     """Its config.json has neither the limit nor digests of the parts, its checkpoint no limit."""
     assert main(["train", "-d", "own.npz", *OPTIONS, "--out", "runs/a"]) == 0
     config = json.loads((here / "runs/a/config.json").read_text())
-    del config["options"]["limit"], config["data"]["part_digests"], config["data"]["read_as"]
+    del config["options"]["limit"], config["data"]["train_digest"], config["data"]["test_digest"]
     (here / "runs/a/config.json").write_text(json.dumps(config))
     assert main(["train", "--resume", "runs/a", "--epochs", "2", "--quiet"]) == 0
     assert main(["evaluate", "runs/a"]) == 0

@@ -148,7 +148,7 @@ def load(
     if data_dir is not None:
         if name == "synthetic":
             raise UsageError("synthetic digits are generated, they cannot be read from a data folder")
-        return _from(name, Path(data_dir))
+        return _from(name, Path(data_dir))  # where images of unknown origin enter
     if name in OWN:
         raise UsageError(f"data set '{name}' is data of your own: name their file or folder by --data-dir")
     if name == "synthetic":

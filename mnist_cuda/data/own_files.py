@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -56,6 +57,8 @@ def _of_npz(member: Member) -> OwnArrays:
 
 
 def _of_tables(first: Member, second: Member | None) -> OwnArrays:
+    if sys.stderr.isatty():  # people would wonder; a log has the data's line soon after
+        print(f"reading {first.shown}{f' and {second.file_name}' if second else ''}, some seconds", file=sys.stderr)
     images, labels, sha256 = read_csv(first)
     hashes, why = {first.file_name: sha256}, ""
     if labels is None:

@@ -118,10 +118,10 @@ def load_data_of(
     name, data_dir or mirror say otherwise. The rest is as for `dataset.load`.
     """
     trained_on, config = model.metadata.get("dataset") or "auto", config_of(path)
-    found, gone, recorded = name or trained_on, "", None
+    found, gone, recorded, chosen = name or trained_on, "", None, bool(name or data_dir or mirror)
     if data_dir and not name and (found == "synthetic" or found not in CHOICES):
         found = "auto" if found == "synthetic" else OWN[0]  # files were named, and these have none
-    if config and not (name or data_dir or mirror or found == "synthetic"):
+    if config and not chosen and found != "synthetic":
         recorded = recorded_data(config, where=path)[1]
     if recorded and is_there(recorded):
         data_dir, found = recorded, found if found in CHOICES else OWN[0]
@@ -138,7 +138,7 @@ def load_data_of(
         if found in CHOICES and not (found in OWN and not name and not data_dir):
             raise
         raise not_on_disk(path, trained_on) from None
-    if recorded and config and (other := what_differs(config, data)):
+    if config and not chosen and (other := what_differs(config, data)):
         say(f"the {other} images in {data.source} are not those that the run had")
     if data.read_as:
         say(f"read as {data.read_as}")

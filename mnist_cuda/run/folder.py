@@ -25,7 +25,14 @@ PARTS = ("options", "engine", "data")  # of config.json, each an object
 CONFIG = {  # the kinds of what is read of it; the flags check the rest of the options
     "options": {"batch_size?": int, "limit?": int, "lr?": float, "data_dir?": (str, None), "init_sha256?": (str, None)},
     "engine": {"name?": str, "precision?": str},
-    "data": {"name?": str, "source?": str, "digest?": str, "part_digests?": [str], "warning?": (str, None)},
+    "data": {
+        "name?": str,
+        "source?": str,
+        "digest?": str,
+        "train_digest?": str,
+        "test_digest?": str,
+        "warning?": (str, None),
+    },
     "sweep": {"save?": str, "data_dir?": (str, None), "limit?": int},
     "versions?": dict,
     "resumed?": list,
@@ -218,7 +225,7 @@ def recorded_data(config: Mapping[str, Any], data_dir: Path | None = None, *, wh
     if not (data_dir or recorded or name in CHOICES) and source != ARRAYS and Path(source).is_dir():
         recorded = source  # an older run from Python on a folder of pictures
     data_dir = data_dir or (Path(recorded) if recorded else None)
-    if data_dir is None and source == ARRAYS:
+    if data_dir is None and source == ARRAYS and (name in OWN or name not in CHOICES):
         raise not_on_disk(where, name)
     return name if name in CHOICES or data_dir is None else OWN[0], data_dir
 

@@ -181,7 +181,8 @@ def data_facts(data: Dataset) -> dict[str, Any]:
         "hashes": data.hashes,
         "read_as": data.read_as,
         "digest": data.digest,
-        "part_digests": list(data.part_digests),
+        "train_digest": data.part_digests[0],
+        "test_digest": data.part_digests[1],
         "warning": data.warning,
         "training_images": len(data.train_labels),
         "test_images": len(data.test_labels),
@@ -200,6 +201,6 @@ def what_differs(config: Mapping[str, Any], data: Dataset) -> str:
         data = data.first(limit)
     if facts["digest"] == data.digest:
         return ""
-    before = facts.get("part_digests") or data.part_digests  # an older run has only the digest of both
-    parts = zip(("training", "test"), before, data.part_digests, strict=False)
-    return " and ".join(name for name, was, now in parts if was != now) or "training or test"
+    parts = zip((("training", "train_digest"), ("test", "test_digest")), data.part_digests, strict=True)
+    other = [name for (name, key), now in parts if facts.get(key, now) != now]
+    return " and ".join(other) or "training or test"  # an older run has only the digest of both

@@ -179,7 +179,9 @@ def test_one_of_four_files_is_not_enough(tmp_path):
 
 def test_an_error_lists_what_is_there(tmp_path):
     assert refused(tmp_path).endswith("; it is empty")
-    write(tmp_path, {f"file {k}.dat": b"" for k in range(12)})
+    write(tmp_path / "odd", {"a\nb": b"", "c d": b"", "e": b""})
+    assert refused(tmp_path / "odd").endswith("; it holds 'a\\nb', 'c d', e")
+    tmp_path = write(tmp_path / "many", {f"file {k}.dat": b"" for k in range(12)})
     assert refused(tmp_path).endswith("; it holds 'file 0.dat', 'file 1.dat', 'file 10.dat', 'file 11.dat', "
                                       "'file 2.dat', 'file 3.dat', 'file 4.dat', 'file 5.dat' and 4 more")  # fmt: skip
     assert refused(tmp_path / "file 1.dat").endswith("ends in .npz, .csv, .tsv, .csv.gz or .zip")
@@ -358,6 +360,10 @@ CSVS = {
     "float labels": text(rows(labels=LABELS.astype(float))),
     "empty lines": b"\n\n" + text(head=HEAD).replace(b"\n", b"\n\n") + b"\n \n",
     "numbered columns": text(head=",".join(map(str, range(785)))),
+    "label and numbered pixels": text(head="label," + ",".join(map(str, range(784)))),
+    "label last and numbered pixels": text(
+        [[*row[1:], row[0]] for row in rows()], head=",".join([*map(str, range(1, 785)), "class"])
+    ),
     "label last": text([[*row[1:], row[0]] for row in rows()], head=",".join([*HEAD.split(",")[1:], "class"])),
     "names of pixels": text(head=HEAD.replace("pixel", "x").replace("label", "Digit")),
 }
@@ -442,6 +448,8 @@ def changed(row, column, cell):
         (text(head=HEAD) + b"1,2\n", "line 32: expected 785 cells, as in the first line, found 2"),
         (text()[:-9], "line 30: expected 785 cells, as in the first line, found 78"),
         (text() + b"," * 784 + b"\n", "line 31: expected numbers, found an empty cell as pixel 0"),
+        (text().replace(b",", b",x", 1), "line 1: expected numbers, found 'x"),
+        (text().replace(b",", b",,", 1), "line 1: expected 785 cells, a label and 784 pixels, found 786"),
         (changed(3, 5, "x"), "line 5: expected numbers, found 'x' as pixel 4"),
         (changed(3, 5, "256"), "line 5: expected pixels that are whole numbers from 0 to 255, found 256"),
         (changed(3, 5, "1000"), "found 1000"),

@@ -115,9 +115,8 @@ class _Table:
         self.separator = max(_SEPARATORS, key=first.count)
         cells = self._cells(first.decode(errors="replace"))
         names = [cell.lower() for cell in cells]
-        counts_up = names == [str(k) for k in range(len(names))] and len(names) > 2
         numbers = [_is_number(cell) for cell in cells]
-        header = counts_up or not all(numbers[1:-1]) or not (numbers[0] or numbers[-1])
+        header = 2 * sum(numbers) < len(numbers) or any(map(_count_up, (names, names[1:], names[:-1])))
         self.width = len(cells)
         if self.width not in (_PIXELS, _PIXELS + 1):
             hint = "; leave the column of row numbers out" if names[0] in ("", "unnamed: 0", "id", "index") else ""
@@ -222,6 +221,11 @@ class _Table:
             hint = "; multiply pixels from 0 to 1 by 255" if values.min() >= 0 and values.max() <= 1 else hint
             raise self._fault("pixels that are whole numbers from 0 to 255", f"{value:g}{hint}", number)
         return values.astype(np.uint8)
+
+
+def _count_up(names: list[str]) -> bool:
+    """Whether columns are called by their numbers, from 0 or 1 on."""
+    return len(names) > 2 and names in ([str(k + first) for k in range(len(names))] for first in (0, 1))
 
 
 def _is_number(cell: str) -> bool:

@@ -98,7 +98,8 @@ class Place:
     @property
     def holding(self) -> str:
         """What it holds, for an error."""
-        shown = [f"'{name}'" if " " in name else name for name in sorted(self.entries)[:_NAMED]]
+        names = sorted(self.entries)[:_NAMED]
+        shown = [name if name.isprintable() and " " not in name else repr(name) for name in names]
         more = len(self.entries) - len(shown)
         return f"it holds {', '.join(shown)}{f' and {more} more' if more else ''}" if shown else "it is empty"
 

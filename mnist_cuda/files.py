@@ -23,14 +23,21 @@ def open_at_once(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NONBLOCK)
 
 
+def open_regular(path: Path, most: int = _MOST) -> BinaryIO:
+    """Open a regular file of at most so many bytes to read; OSError for any other."""
+    file = open(path, "rb", opener=open_at_once)  # noqa: SIM115
+    status = os.fstat(file.fileno())
+    if stat.S_ISREG(status.st_mode) and status.st_size <= most:
+        return file
+    file.close()
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, "not a regular file")
+    raise OSError(errno.EFBIG, f"it has {status.st_size} bytes, expected at most {most}")
+
+
 def read_regular(path: Path, most: int = _MOST) -> bytes:
     """The content of a regular file of at most so many bytes; OSError for any other."""
-    with open(path, "rb", opener=open_at_once) as file:
-        status = os.fstat(file.fileno())
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError(errno.EINVAL, "not a regular file")
-        if status.st_size > most:
-            raise OSError(errno.EFBIG, f"it has {status.st_size} bytes, expected at most {most}")
+    with open_regular(path, most) as file:
         return file.read()
 
 

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mnist_cuda.data.arrays import images_of
+from mnist_cuda.data.arrays import encoded, images_of
+from mnist_cuda.data.idx import CLASSES
 from mnist_cuda.data.own import dataset_of
 from mnist_cuda.engine import Engine, Images
 from mnist_cuda.errors import UnavailableError
@@ -32,8 +33,6 @@ except ImportError as error:
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-MOST_CLASSES = 10
 
 
 def _rows(X: Any) -> Any:
@@ -79,9 +78,12 @@ class MnistClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Train on images and their classes. Raises ValueError for others, KeyboardInterrupt at Ctrl-C."""
         X, y = validate_data(self, _rows(X), y, dtype=None)
         check_classification_targets(y)
-        self.classes_, labels = np.unique(y, return_inverse=True)
-        if not 2 <= len(self.classes_) <= MOST_CLASSES:
-            raise ValueError(f"y has {len(self.classes_)} class(es), expected 2 to {MOST_CLASSES}")
+        try:
+            self.classes_, labels = encoded(y)
+        except ValueError as error:
+            raise ValueError(f"y: {error}") from error
+        if len(self.classes_) < 2:
+            raise ValueError(f"y has {len(self.classes_)} class, expected 2 to {CLASSES}")
         images = self._images(X)
         options = TrainOptions(
             epochs=self.epochs,

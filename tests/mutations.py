@@ -542,8 +542,8 @@ DATA = [
         (
             "digest-of-images-alone",
             "file",
-            "            if not known_digest:\n                digest.update",
-            "            if not known_digest and array.ndim == 3:\n                digest.update",
+            "    for array in arrays:\n        digest.update",
+            "    for array in arrays:\n        if array.ndim == 3:\n            digest.update",
         ),
         (
             "silent-fallback",
@@ -557,7 +557,43 @@ DATA = [
         "mnist_cuda/data/arrays.py",
         ("test_api.py -k labels",),
         ("fewer-labels-than-images", "refusal", "if len(pixels) != len(classes)", "if len(pixels) < len(classes)"),
-        ("labels-below-0", "refusal", "(classes < 0) | (classes >= CLASSES)", "classes >= CLASSES"),
+        ("labels-below-0", "refusal", "(array >= 0) & (array < CLASSES)", "(array < CLASSES)"),
+    ),
+    *of(
+        "mnist_cuda/data/arrays.py",
+        ("test_data_own_files.py -k 'holds or npz_of'",),
+        ("nearly-black", "refusal", "pixels.max() == 1:", "pixels.max() == 2:"),
+        (
+            "held-out-by-place",
+            "file",
+            "order = np.random.Generator(stream).permutation(len(of_class))",
+            "order = np.arange(len(of_class))",
+        ),
+    ),
+    *of(
+        "mnist_cuda/data/file_roles.py",
+        ("test_data_own_files.py -k rule",),
+        (
+            "unpacked-before-gzip",
+            "file",
+            'return not member.file_name.lower().endswith(".gz")',
+            'return member.file_name.lower().endswith(".gz")',
+        ),
+    ),
+    *of(
+        "mnist_cuda/data/csv_data.py",
+        ("test_data_own_files.py -k table",),
+        ("first-digit-cut-off", "off by one", "lengths.max() > 3:", "lengths.max() > 4:"),
+    ),
+    *of(
+        "mnist_cuda/data/npz_data.py",
+        ("test_data_own_files.py -k bomb",),
+        ("npz-bomb", "refusal", "if elements > MAX_ELEMENTS or", "if"),
+    ),
+    *of(
+        "mnist_cuda/run/keeping.py",
+        ("test_data_own_files.py -k limit",),
+        ("a-part-is-other-data", "message", "        data = data.first(limit)\n", "        pass\n"),
     ),
     *of(
         "mnist_cuda/data/catalogue.py",

@@ -380,7 +380,7 @@ def baseline_error(baseline, part):
 def test_errors_of_setup(peer, files):
     wrong = {
         "name the data by exactly one of data_dir and npz": {"npz": None},
-        "/nowhere: neither train-images-idx3-ubyte nor train-images-idx3-ubyte.gz is there": {
+        "/nowhere: there is no such file or folder": {
             "npz": None,
             "data_dir": "/nowhere",
         },

@@ -85,7 +85,7 @@ def test_a_short_flag_is_the_same_in_every_command():
 def test_help_tells_the_data_flags_apart():
     flags = {flag: action.help for action in parsers()[("train",)]._actions for flag in action.option_strings}
     assert flags["--dataset"].startswith("data set: auto, mnist, ")
-    assert flags["--data-dir"].startswith("read the data set's files from this folder only")
+    assert flags["--data-dir"].startswith("read the data from there only: a folder with MNIST's four files, an .npz")
     assert flags["--placement"].startswith("keep the training images in the GPU's memory")
 
 

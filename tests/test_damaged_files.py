@@ -12,6 +12,7 @@ import json
 import os
 import shutil
 import time
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +25,9 @@ from mnist_cuda import cli
 from mnist_cuda.data import dataset
 from mnist_cuda.data.digit import as_mnist
 from mnist_cuda.data.idx import parse_images
+from mnist_cuda.data.own_files import read_own
 from mnist_cuda.data.picture_file import read_picture
+from mnist_cuda.data.places import place_of
 from mnist_cuda.errors import MnistCudaError
 from mnist_cuda.report.panels import panels
 from mnist_cuda.report.sources import Sources, read_sweep
@@ -191,6 +194,16 @@ def read_csv(path, rng):
         assert panel.text
 
 
+def read_own_files(path, rng):
+    """What an archive vouches for is as it was, and a table has the form of one."""
+    found = read_own(place_of(path))
+    if path.suffix == ".csv":
+        assert all(images.shape == (len(labels), 28, 28) for images, labels in (found.train, found.test))
+        assert all(labels.max() < 10 for _, labels in (found.train, found.test))
+        return
+    np.testing.assert_array_equal(np.concatenate([found.train[0], found.test[0]]), np.concatenate([PIXELS, PIXELS]))
+
+
 def read_image(path, rng):
     digit = as_mnist(read_picture(path))
     assert digit.pixels.shape == (28, 28)
@@ -229,6 +242,9 @@ KINDS = {  # the file, how it is damaged, and what reads it
     "sweep.csv": ("sweep/sweep.csv", either(damaged, odd_cells), read_csv),
     "runs.csv": ("sweep/runs.csv", either(damaged, odd_cells), read_csv),
     "picture": ("picture", damaged, read_image),
+    "npz": ("own.npz", lambda c, rng: damaged(c, rng, 300), read_own_files),
+    "zip": ("own.zip", lambda c, rng: damaged(c, rng, 300), read_own_files),
+    "csv": ("own.csv", either(damaged, odd_cells), read_own_files),
 }
 
 
@@ -247,6 +263,12 @@ def pictures():
 def test_a_damaged_file_is_refused_in_one_line_or_what_it_was(kind, here):
     Path("images").write_bytes(idx(PIXELS))
     Path("images.gz").write_bytes(gzip.compress(idx(PIXELS)))
+    np.savez_compressed("own.npz", x_train=PIXELS, y_train=[3, 4], x_test=PIXELS, y_test=[5, 6])
+    table = "".join(f"{k % 2}," + ",".join(map(str, PIXELS[k % 2].ravel())) + "\n" for k in range(4))
+    Path("own.csv").write_text("label," + ",".join(f"p{k}" for k in range(784)) + "\n" + table)
+    with zipfile.ZipFile("own.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a/train.csv", table[: len(table) // 2])
+        archive.writestr("a/test.csv", table[len(table) // 2 :])
     shutil.copytree("runs/bad", "whole")
     shutil.copy("sweep/sweep.csv", "whole.csv")
     name, damage, read = KINDS[kind]

@@ -148,7 +148,7 @@ def test_a_model_of_ones_own_files_is_trained_and_tested_again(tmp_path, capsys)
     own = write(tmp_path / "own", tiny_files(seed=1))
     options = ["--engine", "cpu", "--epochs", "1", "--batch-size", "8", "--out", str(tmp_path / "run")]
     assert main(["train", "--data-dir", str(own), *options]) == 3
-    assert "--dataset idx takes files of your own as they are" in capsys.readouterr().err
+    assert "--dataset own takes files of your own as they are" in capsys.readouterr().err
     assert main(["train", "--dataset", "idx", "--data-dir", str(own), *options]) == 0
     assert f"data    idx: 40 training and 10 test images, {own}\n" in capsys.readouterr().out
     assert main(["evaluate", str(tmp_path / "run"), "--json"]) == 0

@@ -78,20 +78,26 @@ def test_the_digest_sees_a_single_bit(folder):
 
 @pytest.mark.parametrize("name", ["mnist", "auto"])
 def test_a_bad_folder_is_an_error_and_never_another_data_set(tmp_path, name):
-    assert "is not a folder" in refused(tmp_path / "nowhere", name)
-    assert "holds none of the files of mnist (train-images-idx3-ubyte.gz, " in refused(tmp_path, name)
+    assert refused(tmp_path / "nowhere", name) == f"{tmp_path / 'nowhere'}: there is no such file or folder"
+    write(tmp_path, {"notes.txt": b"", "t10k.bin": b""})
+    assert refused(tmp_path, name).startswith(f"{tmp_path}: expected ")
+    assert refused(tmp_path, name).endswith("; it holds notes.txt, t10k.bin")
 
 
 @pytest.mark.parametrize("missing", GZIP)
 def test_a_missing_file_is_named(folder, missing):
     (folder / missing).unlink()
-    assert refused(folder) == f"{folder / missing}: file is missing (neither it nor {missing[:-3]} is there)"
+    assert refused(folder) == (
+        f"{folder / missing}: file is missing (neither it nor {missing[:-3]} is there; it holds "
+        f"{', '.join(sorted({*GZIP} - {missing}))})"
+    )
 
 
 def test_a_folder_in_place_of_a_file_is_an_error(folder):
     (folder / f"{IMAGES}.gz").unlink()
     (folder / f"{IMAGES}.gz").mkdir()
-    assert refused(folder) == f"{folder / IMAGES}.gz: cannot be read: Is a directory"
+    assert refused(folder).startswith(f"{folder / IMAGES}.gz: file is missing (neither it nor {IMAGES} is there; it ")
+    assert f", {IMAGES}.gz/, " in refused(folder)
 
 
 @pytest.mark.parametrize(
@@ -105,7 +111,10 @@ def test_a_folder_in_place_of_a_file_is_an_error(folder):
         (gzip.compress(RAW[IMAGES][:-1]), "expected 31376 bytes for 40 x 28 x 28 elements, found the end of the file"),
         (gzip.compress(RAW[IMAGES][:-1] + b"!"), "a sound idx file, but not the published one"),
         (gzip.compress(RAW[IMAGES] + b"\0"), "expected the end of the file"),
-        (gzip.compress(RAW["t10k-images-idx3-ubyte"]), "a sound idx file, but not the published one"),
+        (
+            gzip.compress(RAW["t10k-images-idx3-ubyte"], 1),
+            "this is a file of mnist, expected train-images-idx3-ubyte.gz",
+        ),
         (RAW[IMAGES], "the right file, but it is not gzip data: rename it to train-images-idx3-ubyte"),
         (GZIP["t10k-images-idx3-ubyte.gz"], "this is a file of mnist, expected train-images-idx3-ubyte.gz with sha256"),
         (GZIP["train-labels-idx1-ubyte.gz"], "this is a file of mnist, expected train-images-idx3-ubyte.gz with"),
@@ -134,7 +143,7 @@ def test_without_a_known_hash_of_the_content_only_the_published_file_is_taken(fo
     monkeypatch.setitem(catalogue.DATASETS, "mnist", changed)
     load("mnist", data_dir=folder)
     write(folder, {f"{IMAGES}.gz": gzip.compress(RAW[IMAGES], 1)})
-    assert "a sound idx file, but not the published one; --dataset idx takes" in refused(folder)
+    assert "a sound idx file, but not the published one; --dataset own takes" in refused(folder)
     (folder / f"{IMAGES}.gz").unlink()
     write(folder, {IMAGES: RAW[IMAGES]})
     assert f"no hash is known for the uncompressed file, expected {IMAGES}.gz; --dataset" in refused(folder)
@@ -157,7 +166,7 @@ def test_files_of_ones_own_are_read_where_it_is_said(tmp_path, cache, zipped):
     own = tiny_files(seed=1, train=7, test=3)
     files = {f"{name}.gz": gzip.compress(content) for name, content in own.items()} if zipped else own
     write(tmp_path / "own", files)
-    assert "--dataset idx takes files of your own as they are" in refused(tmp_path / "own")
+    assert "--dataset own takes files of your own as they are" in refused(tmp_path / "own")
     data = load("idx", data_dir=tmp_path / "own")
     assert (data.name, data.requested, data.source) == ("idx", "idx", str(tmp_path / "own"))
     assert data.hashes == hashes(files)
@@ -294,7 +303,7 @@ def test_drawing_is_announced_where_people_watch(capsys, monkeypatch, watched):
 def test_impossible_wishes_are_usage_errors(folder):
     with pytest.raises(UsageError, match="data set 'emnist' is unknown, expected one of auto, mnist, fashion-mnist"):
         load("emnist")
-    with pytest.raises(UsageError, match="data set 'idx' are files of your own: name their folder by --data-dir"):
+    with pytest.raises(UsageError, match="data set 'idx' is data of your own: name their file or folder by --data-dir"):
         load("idx")
     with pytest.raises(UsageError, match="synthetic digits are generated"):
         load("synthetic", data_dir=folder)

@@ -303,7 +303,9 @@ def test_the_folder_of_the_training_run_is_read_again(tmp_path, monkeypatch, cap
     assert asked[-1] == ("mnist", None)
     shutil.rmtree(folder)
     err = prints(capsys, "evaluate", "../run", *engine, code=3)
-    assert f"no network; {folder}, which the training run read, is gone: name the folder by --data-dir" in err
+    assert (
+        f"no network; {folder}, which the training run read, is gone: name where its data are now by --data-dir" in err
+    )
 
 
 def test_nothing_named_is_the_newest_run(model, tmp_path, capsys):

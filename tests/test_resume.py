@@ -286,7 +286,7 @@ def test_other_data_and_a_changed_config_are_refused(stopped, monkeypatch, capsy
     stopped(8)
     monkeypatch.setenv("MNIST_TINY_IMAGES", "36")
     train("--resume", "run", code=3)
-    assert "are not the data of run: expected digest" in capsys.readouterr().err
+    assert "are not the data of run: the training and test images differ; expected digest" in capsys.readouterr().err
     monkeypatch.delenv("MNIST_TINY_IMAGES")
     config = json.loads(Path("run/config.json").read_text())
     Path("run/config.json").write_text(json.dumps(config | {"options": config["options"] | {"lr": 0.5}}))

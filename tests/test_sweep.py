@@ -951,7 +951,7 @@ def test_config_records_what_it_was(tiny):
     (folder,) = Path("sweeps").iterdir()
     config = json.loads((folder / "config.json").read_text())
     kept = {"save": "best", "each_epoch": False, "hits": False}
-    assert config["sweep"] == {"models": 2, **kept, "data_dir": None}
+    assert config["sweep"] == {"models": 2, **kept, "data_dir": None, "limit": 0}
     assert config["engine"] == {"name": "cpu", "precision": "fp32", "device": "cpu", "chosen_by": "name"}
     assert (config["at_once"], config["data"]["digest"]) == (2, tiny_dataset().digest)
     axes = {"seed": range(2), "epochs": [1], "batch_size": [5], "lr": [0.02]}

@@ -123,14 +123,23 @@ def add_data_flags(
     names = ", ".join(CHOICES)
     text = (
         f"data set: {names} (default: {otherwise}); auto: mnist, or where it can be neither read nor downloaded, drawn "
-        "digits (synthetic); idx: your own images in --data-dir, in MNIST's format and under its file names"
+        "digits (synthetic); with --data-dir: what is there; own: what is there, even if it looks like a damaged MNIST"
     )
     add("--dataset", default=default, choices=CHOICES, metavar="NAME", help=text)
-    text = "read the data set's files from this folder only (default: the cache, then a download)"
-    add("-d", "--data-dir", type=Path, metavar="DIR", help=text)
+    text = (
+        "read the data from there only: a folder with MNIST's four files, an .npz or .csv file, a folder of pictures "
+        "by class (default: the cache, then a download)"
+    )
+    add("-d", "--data-dir", type=Path, metavar="PATH", help=text)
     add("--mirror", metavar="URL", help="download from this mirror (also MNIST_CUDA_MIRROR)")
     add("--offline", action="store_true", help="download nothing")
     return group
+
+
+def add_limit_flag(group: argparse._ActionsContainer) -> None:
+    """A part of the data."""
+    text = "train on the first N training images only, for a quick look (default: all)"
+    group.add_argument("--limit", type=non_negative, default=0, metavar="N", help=text)
 
 
 def add_json_flag(group: argparse._ActionsContainer) -> None:

@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_folder_flag(parser)
     parser.add_argument("--no-profile", action="store_true", help="do not time training steps")
     group = parser.add_argument_group("data")
-    group.add_argument("-d", "--data-dir", type=Path, metavar="DIR", help="folder of the data set (default: the run's)")
+    group.add_argument("-d", "--data-dir", type=Path, metavar="PATH", help="where the data are (default: the run's)")
     group.add_argument("--offline", action="store_true", help="download nothing")
     group = parser.add_argument_group("output")
     text = (

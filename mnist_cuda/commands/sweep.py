@@ -13,6 +13,7 @@ from mnist_cuda.commands.flags import (
     add_engine_flags,
     add_evaluation_flag,
     add_json_flag,
+    add_limit_flag,
     add_placement_flag,
     add_rare_group,
     gpu,
@@ -79,7 +80,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--gpus", type=gpu, nargs="+", metavar="ID",
         help="numbers of the GPUs to use, such as 0 1; each trains its own models")  # fmt: skip
-    add_placement_flag(add_data_flags(parser, "auto"))
+    group = add_data_flags(parser, "auto")
+    add_limit_flag(group)
+    add_placement_flag(group)
     group = parser.add_argument_group("output")
     add = group.add_argument
     add("-o", "--out", type=Path, metavar="DIR", help="new folder (default: sweeps/<date>-<time>-<engine>)")

@@ -16,6 +16,7 @@ from mnist_cuda.commands.flags import (
     add_engine_flags,
     add_evaluation_flag,
     add_json_flag,
+    add_limit_flag,
     add_own_flag,
     add_placement_flag,
     add_rare_group,
@@ -79,8 +80,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--emulate", action="store_true",
         help="run the kernels of tiled (default) or naive on the CPU, without CUDA; needs --steps")  # fmt: skip
     group = add_data_flags(parser, "auto")
-    group.add_argument("--limit", type=non_negative, default=0, metavar="N",
-        help="train on the first N training images only, for a quick look (default: all)")  # fmt: skip
+    add_limit_flag(group)
     add_placement_flag(group)
     group = parser.add_argument_group("ranks (processes that train one model together)")
     add = group.add_argument
@@ -126,7 +126,7 @@ def _take_over(args: argparse.Namespace) -> dict[str, Any]:
 
     Raises UsageError for a flag that would change the result of a run that goes on.
     """
-    from mnist_cuda.run.folder import read_config
+    from mnist_cuda.run.folder import read_config, recorded_data
     from mnist_cuda.run.options import FIXED
 
     if args.resume:
@@ -135,10 +135,13 @@ def _take_over(args: argparse.Namespace) -> dict[str, Any]:
         args.config = find_folder(args.config)
     config = read_config(args.resume or args.config)
     options = config["options"] | {name: config["engine"].get(name) for name in ("precision",)}
-    options |= {"engine": config["engine"].get("name"), "dataset": config["data"].get("name")}
-    if not isinstance(options["dataset"], str):
-        raise CheckpointError(f"{args.resume or args.config}: not a run's configuration: `data` names no data set")
+    options |= {"engine": config["engine"].get("name")}
     given = args.given
+    if not isinstance(config["data"].get("name"), str):
+        raise CheckpointError(f"{args.resume or args.config}: not a run's configuration: `data` names no data set")
+    if "dataset" not in given:
+        options["dataset"], data_dir = recorded_data(config, args.data_dir, where=args.resume or args.config)
+        options["data_dir"] = data_dir and str(data_dir)
     if args.resume:
         if "out" in given:
             raise UsageError("--out: a run that goes on does so in its own folder; leave it out")

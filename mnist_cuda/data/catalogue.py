@@ -35,11 +35,13 @@ class ArraysInfo:
 
     counts: images to train and to test on. digest: sha256 of the arrays train_images, train_labels, test_images and
     test_labels one after the other, a byte each element; None where it is not known (then nothing is kept unpacked).
+    part_digests: of the first two, and of the last two.
     """
 
     name: str
     counts: tuple[int, int] = (60_000, 10_000)
     digest: str | None = None
+    part_digests: tuple[str, str] | None = None
 
     @property
     def array_bytes(self) -> int:
@@ -104,6 +106,10 @@ DATASETS = {
                 "https://storage.googleapis.com/cvdf-datasets/mnist/",
             ),
             digest="06b0d1f124c4e5fa796686ade41a9b778edacc8622f2195a352ef479ad44fc16",
+            part_digests=(
+                "edc0d1098aa497be14ace79ddd5171e5a3dcf9c4d196c015389203eb3ba1f59b",
+                "c3f9adf9c66efb572b1f9326c3a511b45910c7173b97be66ceceeeeaef6b802b",
+            ),
         ),
         DatasetInfo(
             name="fashion-mnist",
@@ -112,7 +118,7 @@ DATASETS = {
                 "train-images-idx3-ubyte.gz",
                 26421880,
                 "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
-                None,
+                "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
             ),
             train_labels=DataFile(
                 "train-labels-idx1-ubyte.gz",
@@ -124,7 +130,7 @@ DATASETS = {
                 "t10k-images-idx3-ubyte.gz",
                 4422102,
                 "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
-                None,
+                "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
             ),
             test_labels=DataFile(
                 "t10k-labels-idx1-ubyte.gz",
@@ -138,27 +144,76 @@ DATASETS = {
                 # Plain http is all that its authors offer; the hashes alone decide what is accepted.
                 "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
             ),
+            # Of Debian's dataset-fashion-mnist: with the published files' names and times in the header, its gzip data
+            # have the sha256 above, so what it holds is what they hold.
+            digest="ca3ab2a37f845e1b8ae23cab1b51749a3011ba3bf1d9016176d75cbaabac376f",
+            part_digests=(
+                "16d82e2b505296aa2b78bd5ea0992634f30419a4c97def7c907d154a35ac6157",
+                "9f1ec356a747bfe4ebab3cfb722d3694c9ca737e2570f6f90cf31d7b6fd689d4",
+            ),
+        ),
+        DatasetInfo(
+            name="kmnist",
+            summary="cursive Japanese characters in ten classes, in MNIST's format and sizes; download not tried here",
+            # Sizes and sha256 as TensorFlow Datasets publishes them; nobody here has had the files.
+            train_images=DataFile(
+                "train-images-idx3-ubyte.gz",
+                18165135,
+                "51467d22d8cc72929e2a028a0428f2086b092bb31cfb79c69cc0a90ce135fde4",
+                None,
+            ),
+            train_labels=DataFile(
+                "train-labels-idx1-ubyte.gz",
+                29497,
+                "e38f9ebcd0f3ebcdec7fc8eabdcdaef93bb0df8ea12bee65224341c8183d8e17",
+                None,
+            ),
+            test_images=DataFile(
+                "t10k-images-idx3-ubyte.gz",
+                3041136,
+                "edd7a857845ad6bb1d0ba43fe7e794d164fe2dce499a1694695a792adfac43c5",
+                None,
+            ),
+            test_labels=DataFile(
+                "t10k-labels-idx1-ubyte.gz",
+                5120,
+                "20bb9a0ef54c7db3efc55a92eef5582c109615df22683c380526788f98e42a1c",
+                None,
+            ),
+            torchvision="KMNIST",
+            mirrors=("https://codh.rois.ac.jp/kmnist/dataset/kmnist/", "http://codh.rois.ac.jp/kmnist/dataset/kmnist/"),
         ),
     )
 }
 
 # The digits of synthetic.py with seed 0, which are kept once they are drawn.
-SYNTHETIC = ArraysInfo(name="synthetic", digest="4c6a80c4e6ff63d7b662990a979ca0d63395358e9b3367d5fb5a656ba9f74493")
+SYNTHETIC = ArraysInfo(
+    name="synthetic",
+    digest="4c6a80c4e6ff63d7b662990a979ca0d63395358e9b3367d5fb5a656ba9f74493",
+    part_digests=(
+        "a9a2b6bacf363226117b904aa7fa194fbb3e89dffa3734a58a49870afec66f67",
+        "4fa4d57f05042a2e818ef66cc87598382f641670e3cc57496741cfb4433287d5",
+    ),
+)
 
 # What `--dataset` takes, with a line of help each.
 CHOICES = {
     "auto": "mnist if it is cached or can be fetched, otherwise synthetic with a warning",
     **{info.name: info.summary for info in DATASETS.values()},
     "synthetic": "digits drawn by a procedure; needs no files and no network",
-    "idx": "files of your own in MNIST's format and under its names, unchecked, in the folder of --data-dir",
+    "own": "data of your own at --data-dir, not compared with published ones",
+    "idx": "an older name of own",
 }
-
+OWN = ("own", "idx")
+GENERATED = "generated"  # where synthetic digits come from
+ARRAYS = "arrays"  # where those of `dataset_of` come from: they are on no disk
 
 # The names of the classes, where they are not digits.
 CLASS_NAMES = {
     "fashion-mnist": (
         "T-shirt", "trousers", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot",
     ),
+    "kmnist": ("o", "ki", "su", "tsu", "na", "ha", "ma", "ya", "re", "wo"),
 }  # fmt: skip
 
 

@@ -54,7 +54,8 @@ def cache_fault(info: DatasetInfo, file: DataFile) -> str | None:
         return f"cannot be read: {error.strerror}"
     sha256 = hashlib.sha256(content).hexdigest()
     if not is_published(file, content, sha256):
-        return f"is damaged ({len(content)} bytes with sha256 {sha256}, expected {file.size} with {file.sha256})"
+        what = "is another than the published file" if unzipped_sha256(content) else "is damaged"
+        return f"{what} ({len(content)} bytes with sha256 {sha256}, expected {file.size} with {file.sha256})"
     return None
 
 
@@ -79,7 +80,7 @@ def fetch(
         file, fault = next(iter(faults.items()))
         raise DataError(
             f"{folder / file.name} {fault}, and offline nothing is fetched; "
-            f"run 'mnist-cuda data fetch' with a network, or name a folder that has the files with --data-dir"
+            f"run 'mnist-cuda data fetch {info.name}' with a network, or name a folder that has the files by --data-dir"
         )
     if faults:
         with _progress(info.name, sum(file.size for file in faults)) as advance:

@@ -25,6 +25,8 @@ MAX_ELEMENTS = 256 << 20
 
 _GZIP = b"\x1f\x8b"
 _UINT8 = 8
+_QMNIST = bytes((0, 0, 12, 2))  # 32-bit integers in two dimensions
+_COLUMNS = 8
 _BLOCK = 1 << 16
 
 
@@ -37,13 +39,36 @@ def parse_images(content: bytes, name: str) -> Images:
 
 
 def parse_labels(content: bytes, name: str) -> Labels:
-    """Labels (N,) uint8 below 10, N >= 1, from the bytes of an idx1 file; otherwise as `parse_images`."""
+    """Labels (N,) uint8 below 10, N >= 1, from the bytes of an idx1 file; otherwise as `parse_images`.
+
+    Of QMNIST's idx2 file, eight big-endian 32-bit integers for each image, it is the first.
+    """
+    if _unpack(content, name, 4) == _QMNIST:
+        return _first_column(content, name)
     labels = _parse(content, name, ())
     wrong = np.flatnonzero(labels >= CLASSES)
     if wrong.size:
         first = int(wrong[0])
         raise _idx_error(name, 8 + first, f"a label below {CLASSES}", f"{labels[first]} ({wrong.size} such labels)")
     return labels
+
+
+def _first_column(content: bytes, name: str) -> Labels:
+    """The labels of QMNIST's file, checked as those of the other form."""
+    header = _unpack(content, name, 12)
+    count, columns = (int.from_bytes(header[i : i + 4], "big") for i in (4, 8))
+    if len(header) < 12 or not count or columns != _COLUMNS or count * columns > MAX_ELEMENTS:
+        raise _idx_error(name, 4, f"the header of QMNIST's labels, N x {_COLUMNS}", header[4:].hex(" ") or "nothing")
+    size = 12 + 4 * count * columns
+    data = _unpack(content, name, size + 1)
+    if len(data) != size:
+        raise _idx_error(name, min(len(data), size), f"{size} bytes for {count} x {columns} integers", "another size")
+    labels = np.frombuffer(data, ">i4", offset=12).reshape(count, columns)[:, 0]
+    wrong = np.flatnonzero((labels < 0) | (labels >= CLASSES))
+    if wrong.size:
+        where = 12 + 4 * columns * int(wrong[0])
+        raise _idx_error(name, where, f"a label below {CLASSES}", f"{labels[wrong[0]]} ({wrong.size} such labels)")
+    return labels.astype(np.uint8)
 
 
 def unzipped_sha256(content: bytes) -> str | None:

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mnist_cuda import rules
-from mnist_cuda.data.arrays import pair_of
+from mnist_cuda.data.arrays import named_pair_of
+from mnist_cuda.data.catalogue import ARRAYS
 from mnist_cuda.data.dataset import Dataset
 from mnist_cuda.data.idx import CLASSES, SIDE, Images, Labels
 from mnist_cuda.data.picture_file import picture_files, read_picture
@@ -25,23 +26,30 @@ def dataset_of(
     """A data set of arrays.
 
     Images (N,28,28), (N,784), (N,1,28,28) or (N,28,28,1) of whole numbers, white strokes, 255, on black, 0; labels (N,)
-    integers from 0 to 9. Lists, data frames, and arrays of any library on the host, by `__dlpack__` or as numpy takes
-    them; uint8 ones that lie in one piece are not copied, and must not be changed while they are used. name: for what
-    is printed and recorded.
+    integers from 0 to 9, also as floats, or at most ten names of classes. Lists, data frames, and arrays of any library
+    on the host, by `__dlpack__` or as numpy takes them; uint8 ones that lie in one piece are not copied, and must not
+    be changed while they are used. name: for what is printed and recorded.
 
     Raises DataError for another shape, dtype or value, also for pixels from 0 to 1, for no images, and where images and
     labels differ in number.
     """
-    train, test = _pair(train_images, train_labels, "training"), _pair(test_images, test_labels, "test")
-    return Dataset(name, name, "arrays", *train, *test)
+    images, labels, names = _named_pair(train_images, train_labels, "training", None)
+    test, theirs, _ = _named_pair(test_images, test_labels, "test", names)
+    return Dataset(name, name, ARRAYS, images, labels, test, theirs, classes=names)
+
+
+def _named_pair(
+    images: object, labels: object, half: str, names: tuple[str, ...] | None
+) -> tuple[Images, Labels, tuple[str, ...]]:
+    try:
+        pixels, classes, found = named_pair_of(images, labels, f"{half} ", names)
+    except ValueError as error:
+        raise DataError(str(error)) from error
+    return pixels.view(), classes.view(), found  # a Dataset makes them read-only, and the caller's are not ours
 
 
 def _pair(images: object, labels: object, half: str) -> tuple[Images, Labels]:
-    try:
-        pixels, classes = pair_of(images, labels, f"{half} ")
-    except ValueError as error:
-        raise DataError(str(error)) from error
-    return pixels.view(), classes.view()  # a Dataset makes its arrays read-only, and the caller's are not ours
+    return _named_pair(images, labels, half, ())[:2]
 
 
 @rules.checked(folder=rules.PATH, test_share=rules.RATE, seed=rules.NATURAL)

@@ -306,17 +306,34 @@ def compare(us: float, engine: str, setup: Setup, data: Data, iterations: int) -
 # ---- files -----------------------------------------------------------------------------------------------------------
 
 
-def read_idx(folder: Path, name: str, magic: int) -> np.ndarray:
-    """Read `name` or `name`.gz of `folder`, an idx file of bytes with the given magic number."""
-    path = next((p for p in (folder / name, folder / f"{name}.gz") if p.exists()), None)
-    if path is None:
-        raise BaselineError(f"{folder}: neither {name} nor {name}.gz is there", 3)
-    raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+def read_files(folder: Path) -> list[np.ndarray]:
+    """The arrays of the four idx files in a folder, by whatever name mnist_cuda knows them."""
+    root = str(Path(__file__).resolve().parents[2])
+    sys.path.append(root)  # for these imports alone: what else lies there is of another interpreter
+    try:
+        from mnist_cuda.data.file_roles import ROLES, idx_files
+        from mnist_cuda.data.places import place_of
+        from mnist_cuda.errors import DataError
+    finally:
+        sys.path.remove(root)
+    try:
+        place = place_of(folder)
+        _, files = idx_files(place)
+        if missing := [role for role in ROLES if role not in files]:
+            raise DataError(f"{folder}: no file of {missing[0].replace('_', ' ')}; {place.holding}")
+        return [read_idx(files[role].shown, files[role].read(), 0x803 if "images" in role else 0x801) for role in ROLES]
+    except DataError as error:
+        raise BaselineError(str(error), 3) from error
+
+
+def read_idx(name: str, raw: bytes, magic: int) -> np.ndarray:
+    """The array of an idx file of bytes with the given magic number, which may be gzip."""
+    raw = gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
     dimensions = magic & 0xFF
     header = 4 + 4 * dimensions
-    found, *shape = struct.unpack(f">{1 + dimensions}I", raw[:header])
+    found, *shape = struct.unpack(f">{1 + dimensions}I", raw[:header]) if len(raw) >= header else (0,)
     if found != magic or len(raw) != header + math.prod(shape):
-        raise BaselineError(f"{path}: not an idx file with magic number {magic}, or cut short", 3)
+        raise BaselineError(f"{name}: not an idx file with magic number {magic}, or cut short", 3)
     return np.frombuffer(raw, np.uint8, offset=header).reshape(shape)
 
 
@@ -349,7 +366,7 @@ def load_data(setup: Setup) -> Data:
     if folder and (folder / UNPACKED).exists() and not list(folder.glob(f"{FILES[0][0]}*")):
         data = unpacked_mnist(folder / UNPACKED)
     elif folder:
-        data = Data(*(read_idx(folder, name, magic) for name, magic in FILES))
+        data = Data(*read_files(folder))
     else:
         found = {"test_images": np.empty((0, SIDE, SIDE), np.uint8), "test_labels": np.empty(0, np.uint8)}
         with np.load(setup.npz) as arrays:

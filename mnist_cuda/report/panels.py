@@ -18,6 +18,7 @@ from mnist_cuda.data.picture import render, shades
 from mnist_cuda.report import curves
 from mnist_cuda.report.sources import Record, Sources, Swept, Tested
 from mnist_cuda.run import confusion
+from mnist_cuda.run.keeping import what_differs
 from mnist_cuda.run.listing import Run
 from mnist_cuda.sweeps import recipes as ranking
 from mnist_cuda.terminal.console import format_count, plural
@@ -205,7 +206,7 @@ def _confusion(tested: Tested, number: int) -> Panel:
 
 def _what(tested: Tested) -> str:
     """The data set, and whether it is the run's."""
-    same = tested.run.config["data"].get("digest") in (None, tested.data.digest)
+    same = "test" not in what_differs(tested.run.config, tested.data)
     return tested.data.name if same else f"{tested.data.name}, which are not those of the run,"
 
 

@@ -13,12 +13,15 @@ from numpy.typing import NDArray
 
 from mnist_cuda import _native
 from mnist_cuda.data import dataset
+from mnist_cuda.data.catalogue import CHOICES, OWN
 from mnist_cuda.data.dataset import Dataset
+from mnist_cuda.data.places import is_there
 from mnist_cuda.engine import BatchNorm, Engine, Images, Labels
-from mnist_cuda.errors import DataError
+from mnist_cuda.errors import DataError, UsageError
 from mnist_cuda.run.checkpoint import load_model
 from mnist_cuda.run.evaluation import BATCH_SIZE, Predictions, set_model
-from mnist_cuda.run.folder import recorded_data_dir
+from mnist_cuda.run.folder import config_of, not_on_disk, recorded_data
+from mnist_cuda.run.keeping import what_differs
 from mnist_cuda.run.results import DIGITS, Model
 
 CLASSES: int = _native.CLASSES
@@ -131,19 +134,32 @@ def load_data_of(
     That comes from the folder that the run read, if it still exists, which a line for `say` then names; but not where
     name, data_dir or mirror say otherwise. The rest is as for `dataset.load`.
     """
-    found, gone = name or model.metadata.get("dataset") or "auto", ""
-    if data_dir and not name and found == "synthetic":
-        found = "auto"  # files were named, and synthetic digits have none
-    recorded = None if name or data_dir or mirror or found == "synthetic" else recorded_data_dir(path)
-    if recorded and recorded.is_dir():
-        data_dir = recorded
+    trained_on, config = model.metadata.get("dataset") or "auto", config_of(path)
+    found, gone, recorded, chosen = name or trained_on, "", None, bool(name or data_dir or mirror)
+    if data_dir and not name and (found == "synthetic" or found not in CHOICES):
+        found = "auto" if found == "synthetic" else OWN[0]  # files were named, and these have none
+    if config and not chosen and found != "synthetic":
+        recorded = recorded_data(config, where=path)[1]
+    if recorded and is_there(recorded):
+        data_dir, found = recorded, found if found in CHOICES else OWN[0]
         say(f"reading {found} from {recorded}, as the training run did")
     elif recorded:
-        gone = f"; {recorded}, which the training run read, is gone: name the folder by --data-dir"
+        gone = f"{recorded}, which the training run read, is gone: name where its data are now by --data-dir"
+        if found in OWN or found not in CHOICES:
+            raise DataError(gone)
     try:
-        return dataset.load(found, data_dir=data_dir, offline=offline, mirror=mirror)
+        data = dataset.load(found, data_dir=data_dir, offline=offline, mirror=mirror)
     except DataError as error:
-        raise DataError(f"{error}{gone}") from error
+        raise DataError(f"{error}; {gone}" if gone else str(error)) from error
+    except UsageError:
+        if found in CHOICES and not (found in OWN and not name and not data_dir):
+            raise
+        raise not_on_disk(path, trained_on) from None
+    if config and not chosen and (other := what_differs(config, data)):
+        say(f"the {other} images in {data.source} are not those that the run had")
+    if data.read_as:
+        say(f"read as {data.read_as}")
+    return data
 
 
 def score_model(

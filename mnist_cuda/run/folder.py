@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mnist_cuda.errors import CheckpointError, UsageError, option
+from mnist_cuda.data.catalogue import ARRAYS, CHOICES, OWN
+from mnist_cuda.errors import CheckpointError, DataError, UsageError, option
 from mnist_cuda.files import atomic_write, make_folder, remove_parts, take_lock
 from mnist_cuda.run.names import MODEL_FILE
 from mnist_cuda.terminal.json_input import read_json, read_json_lines
@@ -22,10 +23,17 @@ if TYPE_CHECKING:
 CONFIG_FILE, CHECKPOINTS = "config.json", "checkpoints"
 PARTS = ("options", "engine", "data")  # of config.json, each an object
 CONFIG = {  # the kinds of what is read of it; the flags check the rest of the options
-    "options": {"batch_size?": int, "lr?": float, "data_dir?": (str, None), "init_sha256?": (str, None)},
+    "options": {"batch_size?": int, "limit?": int, "lr?": float, "data_dir?": (str, None), "init_sha256?": (str, None)},
     "engine": {"name?": str, "precision?": str},
-    "data": {"name?": str, "digest?": str, "warning?": (str, None)},
-    "sweep": {"save?": str, "data_dir?": (str, None)},
+    "data": {
+        "name?": str,
+        "source?": str,
+        "digest?": str,
+        "train_digest?": str,
+        "test_digest?": str,
+        "warning?": (str, None),
+    },
+    "sweep": {"save?": str, "data_dir?": (str, None), "limit?": int},
     "versions?": dict,
     "resumed?": list,
     "started?": str,
@@ -188,8 +196,10 @@ def read_config(path: Path, parts: Iterable[str] = PARTS) -> dict[str, Any]:
             raise CheckpointError(f"{file}: empty; its run was killed before it began: remove the folder")
         config: dict[str, Any] = read_json(file, kinds)
         options = config.get("options")
-        if isinstance(options, dict) and "data" in options:  # what --placement was called before
-            options.setdefault("placement", options.pop("data"))
+        if isinstance(options, dict):
+            if "data" in options:  # what --placement was called before
+                options.setdefault("placement", options.pop("data"))
+            options.setdefault("limit", 0)  # which runs did not have at first
         return config
     except FileNotFoundError:
         raise CheckpointError(f"{file}: no such file; expected a run's or sweep's folder or {CONFIG_FILE}") from None
@@ -199,10 +209,32 @@ def read_config(path: Path, parts: Iterable[str] = PARTS) -> dict[str, Any]:
         raise CheckpointError(f"{file}: not a run's configuration: {error}") from error
 
 
-def recorded_data_dir(model: Path) -> Path | None:
-    """The --data-dir of the run that saved `model` (its file or folder); None if it had none or is not recorded."""
+def config_of(model: Path) -> dict[str, Any] | None:
+    """The config.json of the run that saved `model` (its file or folder); None if there is none."""
     try:
-        data_dir = read_config(model if model.is_dir() else model.parent)["options"].get("data_dir")
+        return read_config(model if model.is_dir() else model.parent)
     except CheckpointError:
         return None
-    return Path(data_dir) if data_dir else None
+
+
+def recorded_data(config: Mapping[str, Any], data_dir: Path | None = None, *, where: object) -> tuple[str, Path | None]:
+    """What `--dataset` and `--data-dir` have to be for the data of a run: as recorded, but data_dir if that is given.
+
+    where: the run, for messages. Raises DataError for arrays that were on no disk.
+    """
+    name, recorded = str(config["data"].get("name")), config["options"].get("data_dir")
+    source = config["data"].get("source", "")
+    if not (data_dir or recorded or name in CHOICES) and source != ARRAYS and Path(source).is_dir():
+        recorded = source  # an older run from Python on a folder of pictures
+    data_dir = data_dir or (Path(recorded) if recorded else None)
+    if data_dir is None and source == ARRAYS and (name in OWN or name not in CHOICES):
+        raise not_on_disk(where, name)
+    return name if name in CHOICES or data_dir is None else OWN[0], data_dir
+
+
+def not_on_disk(where: object, name: object) -> DataError:
+    """Why the data of a run cannot be read."""
+    return DataError(
+        f"{where}: was trained from Python on arrays ('{name:.40}'), which are not on disk: name a file or folder that "
+        "holds the same by --data-dir"
+    )

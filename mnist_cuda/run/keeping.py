@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
@@ -180,8 +180,28 @@ def data_facts(data: Dataset) -> dict[str, Any]:
         "requested": data.requested,
         "source": data.source,
         "hashes": data.hashes,
+        "read_as": data.read_as,
         "digest": data.digest,
+        "train_digest": data.part_digests[0],
+        "test_digest": data.part_digests[1],
         "warning": data.warning,
         "training_images": len(data.train_labels),
         "test_images": len(data.test_labels),
     }
+
+
+def what_differs(config: Mapping[str, Any], data: Dataset) -> str:
+    """Which images of these data are not those of a recorded run: `training`, `test`, both, or nothing.
+
+    Of a run that had only the first images to train on, these alone are compared.
+    """
+    facts, limit = config["data"], config.get("options", config.get("sweep", {})).get("limit") or 0
+    if facts.get("digest") in (None, data.digest):
+        return ""
+    if isinstance(limit, int) and 0 < limit <= len(data.train_labels) and limit != data.limit:
+        data = data.first(limit)
+    if facts["digest"] == data.digest:
+        return ""
+    parts = zip((("training", "train_digest"), ("test", "test_digest")), data.part_digests, strict=True)
+    other = [name for (name, key), now in parts if facts.get(key, now) != now]
+    return " and ".join(other) or "training or test"  # an older run has only the digest of both

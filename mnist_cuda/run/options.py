@@ -206,6 +206,7 @@ FIXED = (
     "init_sha256",
     "multiprocessors",
     "own_sha256",
+    "limit",
 )
 
 

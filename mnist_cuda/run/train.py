@@ -14,8 +14,9 @@ from typing import Any
 from numpy.typing import NDArray
 
 from mnist_cuda import rules
-from mnist_cuda.data.catalogue import CHOICES, DATASETS, cache_folder
+from mnist_cuda.data.catalogue import ARRAYS, CHOICES, DATASETS, GENERATED, OWN, cache_folder
 from mnist_cuda.data.dataset import Dataset
+from mnist_cuda.data.places import is_there
 from mnist_cuda.engine import Engine
 from mnist_cuda.engine.model import digest
 from mnist_cuda.errors import DataError, UsageError, did_you_mean, require_a
@@ -304,7 +305,7 @@ def _recorded(
     """The options as config.json has them, so that `mnist-cuda` can repeat the run where it has the data."""
     given = RunOptions(
         training=options,
-        data=DataOptions(dataset=data.requested, data_dir=_folder_of(data)),
+        data=DataOptions(dataset=data.requested if data.requested in CHOICES else OWN[0], data_dir=_path_of(data)),
         engine=PartOptions(
             engine=engine.info.name,
             precision=engine.precision,
@@ -313,13 +314,14 @@ def _recorded(
             multiprocessors=engine.multiprocessors,
         ),
         output=FolderOptions(save_every=save_every),
+        limit=data.limit,
     )
     return given.recorded() | {name: before[name] for name in ("init", "init_sha256") if name in before}
 
 
-def _folder_of(data: Dataset) -> Path | None:
-    """The folder that `--data-dir` has to name to get these data; None for the cache, and for arrays."""
-    if data.requested not in CHOICES or not Path(data.source).is_dir():
+def _path_of(data: Dataset) -> Path | None:
+    """The path that `--data-dir` has to name to get these data; None for the cache, and for arrays."""
+    if data.source in (ARRAYS, GENERATED) or not is_there(Path(data.source)):
         return None
     with contextlib.suppress(DataError):
         if Path(data.source) in [cache_folder(info) for info in DATASETS.values()]:

@@ -260,20 +260,27 @@ def _check_init(options: RunOptions, engine: Engine) -> RunOptions:
 
 def _load(options: RunOptions, config: dict[str, Any] | None) -> Dataset:
     """The data; those of a run that goes on or is repeated with the warning that is in its config.json."""
+    from mnist_cuda.data.places import is_there
     from mnist_cuda.run.training_run import with_recorded_warning
 
+    path = options.data.data_dir
+    if config and path and "data_dir" not in options.given and not is_there(path):
+        run = options.resume or options.config
+        raise DataError(f"{path}, from which {run} read its data, is gone: name where they are now by --data-dir")
     data = options.data.read()
-    data = data.first(options.limit) if options.limit else data
     _check_data(options, config, data)
+    data = data.first(options.limit) if options.limit else data
     return with_recorded_warning(data, config) if config else data
 
 
 def _check_data(options: RunOptions, config: dict[str, Any] | None, data: Dataset) -> None:
     """Raise DataError if a run that goes on, or is repeated on the data that it names, would get others."""
-    expected = config and config["data"].get("digest")
-    if expected in (None, data.digest) or (options.config and options.given & {"dataset", "data_dir"}):
+    from mnist_cuda.run.keeping import what_differs
+
+    if not config or (options.config and options.given & {"dataset", "data_dir"}):
         return
-    raise DataError(
-        f"{data.name} from {data.source} are not the data of {options.resume or options.config}: expected digest "
-        f"{str(expected)[:12]}, found {data.digest[:12]}"
-    )
+    if other := what_differs(config, data):
+        raise DataError(
+            f"{data.name} from {data.source} are not the data of {options.resume or options.config}: the {other} "
+            f"images differ; expected digest {str(config['data'].get('digest'))[:12]}, found {data.digest[:12]}"
+        )

@@ -262,6 +262,8 @@ class TrainingRun:
             say("kernels", engine.own.words)
         counts = f"{trainer.images} training{held} and {len(data.test_labels)} test images"
         say("data", f"{data.name}: {counts}, {data.source}")
+        if data.read_as:
+            say("", f"read as {data.read_as}")
         steps = f"{console.plural(options.epochs, 'epoch')} of {console.plural(trainer.steps_per_epoch, 'step')}"
         say("plan", f"{steps}, batch {options.batch_size}, lr {options.lr:g}{shape}, seed {options.seed}")
         if trainer.ranks:

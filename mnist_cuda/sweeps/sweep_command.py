@@ -17,7 +17,7 @@ from typing import Any
 from mnist_cuda import machine
 from mnist_cuda.engine import find_engine
 from mnist_cuda.errors import CheckpointError, UsageError
-from mnist_cuda.run.folder import ResumedFolder, RunFolder
+from mnist_cuda.run.folder import ResumedFolder, RunFolder, recorded_data
 from mnist_cuda.run.names import find_folder
 from mnist_cuda.run.options import DataOptions, EngineOptions, OutputOptions, TrainOptions
 from mnist_cuda.run.results import Model
@@ -36,7 +36,7 @@ REPORTS = 10  # lines while it runs
 MOST_RECIPES = 5  # in the table at the end
 # What a sweep that goes on keeps from its config.json and runs.csv.
 GRID = ("seeds", "seed", "lr", "batch_size", "schedule", "epochs", "validation", "eval_bn", "placement")
-KEPT = (*GRID, "runs", "engine", "precision", "save", "each_epoch", "hits", "out")
+KEPT = (*GRID, "runs", "engine", "precision", "save", "each_epoch", "hits", "out", "limit")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,8 +44,8 @@ class SweepOptions(EngineOptions, DataOptions, OutputOptions):
     """Which models to train, on what, and what to keep of them.
 
     Of the options of a training all lists are combined; runs: a file with a row per model instead. seeds: how many
-    from `seed` on. jobs: models at once, 0 for what fits. gpus: none for the first. resume: the sweep that goes on.
-    given: names of the options that the user gave.
+    from `seed` on. limit: only the first so many training images, 0 for all. jobs: models at once, 0 for what fits.
+    gpus: none for the first. resume: the sweep that goes on. given: names of the options that the user gave.
     """
 
     seeds: int = 1
@@ -57,6 +57,7 @@ class SweepOptions(EngineOptions, DataOptions, OutputOptions):
     validation: int = 0
     eval_bn: str = "population"
     placement: str = "device"
+    limit: int = 0
     runs: Path | None = None
     jobs: int = 0
     gpus: Sequence[int] | None = None
@@ -87,6 +88,7 @@ def command(options: SweepOptions) -> int:
         folder = RunFolder(options.out, find_engine(options.engine, gpus[0] if gpus else 0).name, HOME)
     with folder:
         data = options.read()
+        data = data.first(options.limit) if options.limit else data
         if isinstance(folder, ResumedFolder):
             data = with_recorded_warning(data, folder.config)
         if data.warning:
@@ -156,10 +158,11 @@ def _begun_with(options: SweepOptions, config: dict[str, Any]) -> SweepOptions:
     engine, sweep = config["engine"], config["sweep"]
     options = replace(options, engine=engine.get("name"), precision=engine.get("precision"), save=sweep.get("save"))
     options = replace(options, each_epoch=bool(sweep.get("each_epoch")), hits=bool(sweep.get("hits")))
+    options = replace(options, limit=sweep.get("limit") or 0)
     if options.given & {"dataset", "data_dir", "mirror"}:
         return options
-    data_dir = sweep.get("data_dir")
-    return replace(options, dataset=config["data"].get("name"), data_dir=Path(data_dir) if data_dir else None)
+    dataset, data_dir = recorded_data({"data": config["data"], "options": sweep}, where=options.resume)
+    return replace(options, dataset=dataset, data_dir=data_dir)
 
 
 def _pace(models: float) -> str:
@@ -188,7 +191,7 @@ class _Report:
         """Train to the end or to a signal; returns the exit code."""
         sweep, options = self.sweep, self.options
         data_dir = options.data_dir and str(options.data_dir.absolute())
-        config = sweep.config({"data_dir": data_dir}, machine.command_line())
+        config = sweep.config({"data_dir": data_dir, "limit": options.limit}, machine.command_line())
         assert sweep.folder
         sweep.folder.start(config)
         self._print_plan()
@@ -241,6 +244,8 @@ class _Report:
         say("engine", f"{sweep.info.name} {sweep.precision}{chosen}: {sweep.info.summary}")
         counts = f"{len(data.train_labels)} training and {len(data.test_labels)} test images"
         say("data", f"{data.name}: {counts}, {data.source}")
+        if data.read_as:
+            say("", f"read as {data.read_as}")
         gpus = f", on GPU {', '.join(map(str, sweep.gpus))}" if sweep.gpus else ""
         at_once = sweep.at_once * max(1, len(sweep.gpus))
         say("plan", f"{console.plural(len(sweep.runs), 'model')}, {at_once} at once{gpus}")

@@ -6,6 +6,7 @@ Unpacked images in the cache are accepted in place of the files, if their conten
 from __future__ import annotations
 
 import argparse
+import contextlib
 from pathlib import Path
 
 from mnist_cuda.commands.data import sizes
@@ -23,23 +24,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print a line for each file; DataError if one is missing, damaged or another than the published one."""
+    from collections.abc import Callable
     from functools import partial
 
     from mnist_cuda.data import dataset, unpacked
+    from mnist_cuda.data.file_roles import ROLES
+    from mnist_cuda.data.places import Member, Place
 
     info = DATASETS[args.name]
-    folder = cache_folder(info) if args.data_dir is None else dataset.find_folder(info, args.data_dir)
-    files, checks = info.files, []
+    folder = args.data_dir or cache_folder(info)
+    found: tuple[Place, dict[str, Member]] = Place(folder, (), False, ()), {}
+    with contextlib.suppress(DataError) if args.data_dir is None else contextlib.nullcontext():
+        found = dataset.find_files(info, folder)
+    files = dict(zip(ROLES, info.files, strict=True))
+    checks: list[Callable[[], tuple[bytes, Path | Member, str]]] = []
     if args.data_dir is None and unpacked.path(info).exists():
         checks.append(partial(unpacked.check, info))
         if unpacked.read(info):  # the files that are not there are not needed
-            files = tuple(file for file in files if any((folder / n).exists() for n in (file.name, file.raw_name)))
-    checks = [partial(dataset.read_file, file, folder) for file in files] + checks
+            files = {role: file for role, file in files.items() if role in found[1]}
+    checks = [partial(dataset.read_file, role, file, *found) for role, file in files.items()] + checks
     faults, missing = 0, len(info.files) - len(files)
     for check in checks:
         try:
-            _, path, sha256 = check()
-            print(f"ok     {path}  sha256 {sha256}")
+            _, file, sha256 = check()
+            print(f"ok     {getattr(file, 'shown', file)}  sha256 {sha256}")
         except DataError as error:
             faults += 1
             print(f"FAULT  {error}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,8 +14,9 @@ from mnist_cuda import _native
 from mnist_cuda.bench import emulate
 from mnist_cuda.bench.machine_code import find_tool
 from mnist_cuda.errors import UnavailableError
-from mnist_cuda.judge.build import CudaProgram, NotCompiledError, complaint, own_source
+from mnist_cuda.judge.build import CudaProgram, NotCompiledError, OtherTypesError, complaint, own_source
 from mnist_cuda.judge.judged_ops import Case, Op
+from mnist_cuda.judge.program import OWN_NAME
 from mnist_cuda.judge.signatures import Launcher
 
 GPU_SECONDS = 20  # that a call may take: a GPU is faster than the emulator, but has to be woken
@@ -59,8 +61,10 @@ class Nvcc:
     def run(self, words: Iterable[Any], file: Path) -> None:
         """Call it for a user's file. Raises NotCompiledError."""
         done = subprocess.run([self.path, *self.flags, *map(str, words)], capture_output=True, text=True)
+        if numbers := re.findall(r"types of launcher (\d+)", done.stderr) if done.returncode else []:
+            raise OtherTypesError(map(int, numbers))
         if done.returncode:
-            raise NotCompiledError(complaint(done.stderr, file.resolve()))
+            raise NotCompiledError(complaint(done.stderr, file.resolve()).replace(OWN_NAME, file.name))
 
 
 def find(device: int = 0) -> Nvcc:
@@ -116,7 +120,8 @@ def our_objects(nvcc: Nvcc, native: Path, *more: Path) -> list[Path]:
 def compile_own(nvcc: Nvcc, file: Path, launchers: Iterable[Launcher], folder: Path) -> Path:
     """The object of a user's file with judge/own.h's function. Raises NotCompiledError."""
     source, made = folder / "own.cu", folder / "own.o"
-    source.write_text(own_source(file.resolve(), launchers))
+    shutil.copyfile(file, folder / OWN_NAME)
+    source.write_text(own_source(folder / OWN_NAME, launchers))
     where = [*includes(emulate.sources()), f"-I{file.resolve().parent}"]
     nvcc.run([*where, "-Dmain=own_main", "-c", source, "-o", made], file)
     return made

@@ -7,7 +7,11 @@ import argparse
 from mnist_cuda.commands.flags import add_json_flag
 from mnist_cuda.commands.parser import add_commands
 
-COMMANDS = {"start": "write an exercise's file"}
+COMMANDS = {
+    "start": "write an exercise's file",
+    "hint": "print a hint, and with each call one more",
+    "solution": "print the answer",
+}
 
 EXAMPLES = ("mnist-cuda exercise", "mnist-cuda exercise start relu")
 

@@ -18,7 +18,7 @@ from mnist_cuda.bench import emulate, occupancy
 from mnist_cuda.errors import MnistCudaError, NotJudgedError, OutputError, UnavailableError, UsageError
 from mnist_cuda.judge import build, exercises, nvcc, python_files, report, signatures, verdict
 from mnist_cuda.judge.judged_ops import BATCH, OPS
-from mnist_cuda.judge.program import Program
+from mnist_cuda.judge.program import SHOWN, Program
 from mnist_cuda.terminal import console
 from mnist_cuda.terminal.json_output import VERSION, dumps
 
@@ -166,7 +166,7 @@ def _report(one: verdict.Verdict, program: Program, file: Path, solved: str, boa
     lines = _first(label, words)
     if board and one.times and one.right:
         return lines + [line for pair in report.fast(one, board=True) for line in _wrapped(*pair)]
-    told += [("printed", line) for line in program.printed()]
+    told += report.labelled("printed", program.printed(), SHOWN + 1)
     told += [("solved", f"exercise {solved}")] * bool(solved) + [("next", one.next)] * bool(one.next)
     return lines + [line for pair in (*told, report.last_line(one)) for line in _wrapped(*pair)]
 

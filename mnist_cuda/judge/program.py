@@ -36,7 +36,8 @@ MOST_BYTES = 64 << 20  # of a result
 MOST_WRITTEN = 256 << 20  # that the process may write to a file beyond the outputs
 OWN_NAME = "judged.cu"  # under which a .cu file is compiled, whatever its name
 SHOWN = 5  # lines of what the file prints
-PRINTED = 2000  # bytes of them
+WIDTH = 200  # characters of each
+PRINTED = 2000  # bytes that are read
 FORGED = "wrote where only the judge's own program writes"
 
 _Call = tuple[judged_ops.Case, judged_ops.Arrays, int]
@@ -214,9 +215,10 @@ class Program(contextlib.AbstractContextManager["Program"]):
 
     def printed(self) -> list[str]:
         """The first lines that the last launcher printed."""
-        shown = self._printed[:PRINTED].decode(errors="replace").splitlines()
-        more = len(shown) > SHOWN or len(self._printed) > PRINTED
-        return [*shown[:SHOWN], *[f"and more: the first {SHOWN} lines or {PRINTED} bytes are shown"] * more]
+        shown = [line[:WIDTH] for line in self._printed[:PRINTED].decode(errors="replace").splitlines()[:SHOWN]]
+        if len(self._printed) <= len("\n".join(shown).encode()) + 1:
+            return shown
+        return [*shown, f"and more: of what it prints, {SHOWN} lines of {WIDTH} characters are shown"]
 
 
 def _pipe() -> tuple[IO[bytes], IO[bytes]]:
@@ -231,7 +233,7 @@ def _size_of(launcher: Launcher, case: judged_ops.Case) -> Any:
 
 
 def _words(line: bytes, word: str) -> dict[str, Any]:
-    """On a call. Raises ValueError, TypeError, KeyError or RecursionError for what the judge's program did not write."""
+    """On a call. Raises ValueError, TypeError, KeyError or RecursionError for what the program did not write."""
     words = json.loads(line)
     if words["word"] != word:
         raise ValueError

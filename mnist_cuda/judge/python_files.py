@@ -40,7 +40,7 @@ def find(text: str) -> tuple[list[Launcher], list[str]]:
     try:
         tree = ast.parse(text)
     except SyntaxError as error:
-        raise NotCompiledError(f"line {error.lineno}: {error.msg}") from error
+        raise NotCompiledError(f"line {error.lineno}: {error.msg}" if error.lineno else error.msg) from error
     except (ValueError, RecursionError, MemoryError) as error:  # a zero byte; more brackets than Python nests
         raise NotCompiledError(f"Python cannot read it: {error or type(error).__name__}") from error
     found, others = [], []

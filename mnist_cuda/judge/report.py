@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from mnist_cuda.bench.occupancy import Resources
 from mnist_cuda.judge.build import EMULATOR
@@ -11,7 +11,8 @@ from mnist_cuda.judge.verdict import NOT_JUDGED, RIGHT, WRONG, Counters, Verdict
 MOST_FAULTS = 3  # that people are shown
 MOST_WARNINGS = 5
 STYLES = {RIGHT: "bold green", WRONG: "bold red", NOT_JUDGED: "bold yellow", "MEMORY": "red", "REFUSED": "red"}
-STYLES |= {"remedy": "cyan", "next": "cyan"}  # by label, on a terminal
+LABELS = {"launch": "LAUNCH"}  # of a fault of this kind, instead of MEMORY
+STYLES |= {"LAUNCH": "red", "remedy": "cyan", "next": "cyan"}  # by label, on a terminal
 
 # What mends a fault, by its kind; the number is a chapter of docs/guide.
 REMEDIES = {
@@ -45,6 +46,14 @@ def calls(count: int) -> str:
     return f"{count} call{'s' * (count != 1)}"
 
 
+def labelled(label: str, sentences: Sequence[str], most: int) -> Iterable[tuple[str, str]]:
+    """The first ones, the label beside the first of all."""
+    for number, sentence in enumerate(sentences[:most]):
+        yield label if number == 0 else "", sentence
+    if len(sentences) > most:
+        yield "", f"and {len(sentences) - most} more; --json has all"
+
+
 def headline(verdict: Verdict, file: object) -> tuple[str, str]:
     """The first line."""
     return verdict.outcome, f"{file}: {verdict.name}, op {verdict.op}"
@@ -58,7 +67,7 @@ def last_line(verdict: Verdict) -> tuple[str, str]:
             found.append(f"in {len(verdict.wrong)} of {verdict.ran} cases")
         if verdict.faults:
             places = len(verdict.faults)
-            found.append(f"memory is misused at {places} place{'s' * (places != 1)}")
+            found.append(f"faults at {places} place{'s' * (places != 1)}")
         return WRONG, "; ".join(found)
     if verdict.outcome == NOT_JUDGED:
         return UNKNOWN_LAST
@@ -76,13 +85,12 @@ def lines(verdict: Verdict, seconds: float, file: object) -> Iterable[tuple[str,
         yield from _compiled(verdict.resources, seconds)
     else:
         yield "ran", f"by {verdict.by}"
-    yield from (("unknown" if k == 0 else "", sentence) for k, sentence in enumerate(verdict.unknown))
+    yield from labelled("unknown", verdict.unknown, MOST_FAULTS)
     yield from _numbers(verdict)
     yield from _memory(verdict, emulated, on_gpu)
     if verdict.outcome == WRONG:
         yield from _remedies(verdict)
-        shown = verdict.warnings[:MOST_WARNINGS]
-        yield from (("g++ warns" if k == 0 else "", warning) for k, warning in enumerate(shown))
+        yield from labelled("g++ warns", verdict.warnings, MOST_WARNINGS)
     yield from _bits(verdict, emulated, on_gpu)
     if verdict.foreign:
         yield "library", f"launches kernels that are not in the file: {', '.join(verdict.foreign)}"
@@ -102,7 +110,7 @@ def _memory(verdict: Verdict, emulated: bool, on_gpu: bool) -> Iterable[tuple[st
     for fault in verdict.faults[:MOST_FAULTS]:
         other = f"; the other is at {fault['other_file']}:{fault['other_line']}" if fault["other_line"] else ""
         place = f"{fault['file']}:{fault['line']}: " if fault["line"] else ""
-        yield "MEMORY", f"{place}{fault['kind']}: {fault['words']}{other} ({fault['case']})"
+        yield LABELS.get(fault["kind"], "MEMORY"), f"{place}{fault['kind']}: {fault['words']}{other} ({fault['case']})"
     if len(verdict.faults) > MOST_FAULTS:
         yield "", f"and {len(verdict.faults) - MOST_FAULTS} more like these; --json has all"
     if verdict.faults or not verdict.calls:
@@ -138,11 +146,13 @@ def _numbers(verdict: Verdict) -> Iterable[tuple[str, str]]:
     if verdict.wrong:
         yield from _wrong(verdict)
         return
-    if verdict.ran == 0 or verdict.unknown:
+    if not verdict.calls:
         return
     exact = "all elements exact" if not verdict.error else f"error at most {verdict.error:.2f} of its bound"
     cases = f"all {verdict.ran} cases"
-    if verdict.ran < verdict.cases:
+    if verdict.unknown_cases:
+        cases = f"{verdict.ran - verdict.unknown_cases} of {verdict.ran} cases, the others are not known"
+    elif verdict.ran < verdict.cases:
         cases = f"{verdict.ran} of {verdict.cases} cases, the others are too large for {verdict.by}"
     yield "numbers", f"right in {cases}; {exact}{', of products in tf32' if verdict.tf32 else ''}"
     if verdict.refused:

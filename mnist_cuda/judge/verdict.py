@@ -15,12 +15,13 @@ from mnist_cuda.bench.emulate import SECTORS_A_CYCLE
 from mnist_cuda.bench.occupancy import Resources
 from mnist_cuda.judge import judged_ops
 from mnist_cuda.judge.build import EMULATOR
-from mnist_cuda.judge.program import Program, Ran
+from mnist_cuda.judge.program import FORGED, Program, Ran
 from mnist_cuda.judge.signatures import Launcher, without_comments
 
 RIGHT, WRONG, NOT_JUDGED = "RIGHT", "WRONG", "NOT JUDGED"
 UNSUPPORTED = "unsupported"  # the kind of a fault that is the emulator's
 OUR_HELPERS = ("linear_add_slices_kernel", "linear_backward_bias_kernel")  # of kernels/linear/slices.h
+TILES = (16, 32, 64, 128, 256)  # whose multiples a kernel may be right at alone
 AROUND = 8  # elements that are shown around a wrong one, either way
 
 
@@ -100,6 +101,7 @@ class Verdict:
     calls: int = 0  # that ended without a failure
     compared: int = 0  # of them, those whose bits were compared with another order's or another call's
     unknown: list[str] = field(default_factory=list)  # why it cannot be judged
+    unknown_cases: int = 0  # that need what the emulator does not have
     ragged: str = ""  # of a wrong one: the sizes at which it is right
     stores_known: bool = False  # whether Wrong.unwritten is by stores, not by values
     warnings: list[str] = field(default_factory=list)  # the compiler's
@@ -173,9 +175,13 @@ def judge(program: Program, number: int, launcher: Launcher) -> Verdict:
         lacks = [fault for fault in faults if fault["kind"] == UNSUPPORTED]
         for fault in lacks:
             _note(verdict.unknown, f"{fault['file']}:{fault['line']}: {fault['words']}")
+        if ran.stopped == FORGED:
+            _note(verdict.unknown, f"it {FORGED} ({words})")
+            break
         found = None if lacks else _compare(launcher, ran, words, verdict, answers.get(id(ran.given)))
         if found and all(other.case != words for other in verdict.wrong):
             verdict.wrong.append(found)
+        verdict.unknown_cases += bool(lacks) and ran.number == 0
         bad[ran.case] = bad.get(ran.case, False) or bool(found or faults)
         if not ran.words:
             break
@@ -217,7 +223,7 @@ def _right_sizes(op: judged_ops.Op, bad: dict[judged_ops.Case, bool]) -> str:
     sentence = ""
     for count in range(1, len(op.size_names) + 1):
         for at in itertools.combinations(range(len(op.size_names)), count):
-            for factor in (2**k for k in range(1, 9)):
+            for factor in TILES:
                 fitting = [wrong for case, wrong in bad.items() if all(case.sizes[k] % factor == 0 for k in at)]
                 found = (len(fitting), count, factor)
                 if any(fitting) or len(fitting) == len(bad) or found <= best:

@@ -335,6 +335,14 @@ void abandon_launch() {
   std::abort();
 }
 
+__attribute__((noinline)) std::uint64_t place_of_launch() {
+  const std::uint64_t place = std::uint64_t(__builtin_return_address(0)) - 1;
+  if (!machine.current) return place;
+  const Inside own;
+  add_fault("unsupported", "the emulator has no launch inside a kernel", place);
+  abandon_launch();
+}
+
 uint3 thread_index() { return machine.current->index; }
 uint3 block_index() { return machine.block_index; }
 dim3 block_size() { return machine.block_size; }
@@ -393,17 +401,11 @@ __attribute__((noinline)) int meet_block(bool value, bool* all) {
 }
 
 void launch(const char* kernel, const void* body, std::size_t body_bytes, void (*thread)(const void*), dim3 grid,
-            dim3 block, std::size_t dynamic_bytes) {
-  if (machine.current) {
-    const Inside own;
-    add_fault("unsupported", "the emulator has no launch inside a kernel",
-              std::uint64_t(__builtin_return_address(0)) - 1);
-    abandon_launch();
-  }
+            dim3 block, std::size_t dynamic_bytes, std::uint64_t place) {
   const std::uint64_t count = std::uint64_t(block.x) * block.y * block.z;
   if (const auto why = launch_fault(grid, block, count, dynamic_bytes); !why.empty()) {
     machine.kernel = kernel;
-    add_fault("launch", why, std::uint64_t(__builtin_return_address(0)) - 1);
+    add_fault("launch", why, place);
     return set_last_error(count > kMaxThreads || dynamic_bytes > dynamic_limit ? cudaErrorInvalidValue
                                                                                : cudaErrorInvalidConfiguration);
   }

@@ -21,7 +21,7 @@ def compile_own(source: Path, made: str, flags: list[str]) -> int:
 
     native = emulate.sources()
     text = source.read_text()
-    included = Path(re.match(r'#include "(.*)"', text)[1])
+    included = Path(re.search(r'#include "(/.*)"', text)[1])
     with tempfile.TemporaryDirectory() as folder:
         rewritten = Path(folder, "rewritten")
         emulate.rewrite(native, native / "gpu", rewritten, emulate.kernel_headers(native))

@@ -6,7 +6,6 @@ import contextlib
 import difflib
 import os
 import re
-import shutil
 import signal
 import subprocess
 import time
@@ -19,10 +18,11 @@ import numpy as np
 from mnist_cuda.bench import emulate
 from mnist_cuda.errors import NotJudgedError, UnavailableError
 from mnist_cuda.judge import judged_ops
-from mnist_cuda.judge.program import OWN_NAME, Program
+from mnist_cuda.judge.program import Program
 from mnist_cuda.judge.signatures import Launcher, without_comments
 
 EMULATOR = "the emulator"
+OWN_NAME = "judged.cu"  # under which a file is compiled, whatever its name
 COMPILE_SECONDS, COMPILE_KB = 300, 8 << 20  # that g++ may take for a user's file
 WARNINGS = ("-Wall", "-Wno-unused", "-Wno-unknown-pragmas", "-Wno-sign-compare", "-fmax-errors=20")
 SLIP = 0.9  # names that are so much alike are a slip of the pen
@@ -85,22 +85,28 @@ def compile_emulated(
     """
     native = emulate.sources()
     source, rewritten, made = folder / OWN_NAME, folder / "rewritten", folder / "own.o"
-    shutil.copyfile(file, source)
-    _require_own_names(without_comments(source.read_text(errors="replace")))
+    text = file.read_text(encoding="utf-8-sig", errors="replace")
+    _require_own_names(without_comments(text))
+    source.write_text(text, encoding="utf-8")
     emulate.rewrite(native, native / "gpu", rewritten, emulate.kernel_headers(native))
     try:
         emulate.rewrite(native, folder, rewritten / "own", [source])
     except UnavailableError as error:  # in the words of rewrite.py
         why = str(error).split("Error: ", 1)[-1]
         raise (NotJudgedError if "not understood" in why else NotCompiledError)(why) from error
-    own = folder / "own.cpp"
-    own.write_text(own_source(rewritten / "own" / f"{OWN_NAME}.cpp", launchers))
+    own, given = folder / "own.cpp", rewritten / "own" / f"{OWN_NAME}.cpp"
+    shown = re.sub(r"[\x00-\x1f\x7f]", "?", file.name).encode(errors="replace").decode()
+    name_of_line = shown.replace("\\", "\\\\").replace('"', '\\"')
+    text = given.read_text(encoding="utf-8")
+    text = text.replace(f'#line 1 "{source}"', f'#line 1 "{folder}/{name_of_line}"', 1)
+    given.write_text(text, encoding="utf-8")
+    own.write_text(own_source(given, launchers))
     includes = [*emulate.include_flags(native, rewritten), f"-I{file.resolve().parent}"]
     flags = [*emulate.kernel_flags(native), *WARNINGS, "-Dmain=own_main"]  # a learner's, which is not run
     flags.append(f"-Dmnist_own_launch={name}")
     said = _compile(["-std=c++20", *flags, *includes, "-c", own, "-o", made], source, file)
     if warnings is not None:
-        found = re.findall(rf"^(?:\S*/)?{OWN_NAME}:(\d+):\d+: warning: (.*)$", said, re.MULTILINE)
+        found = re.findall(rf"^{re.escape(f'{folder}/{shown}')}:(\d+):\d+: warning: (.*)$", said, re.MULTILINE)
         warnings += dict.fromkeys(f"{file.name}:{line}: {words}" for line, words in found)
     _require_own_symbols(made)
     return made
@@ -124,6 +130,7 @@ def _require_own_symbols(made: Path) -> None:
     libc = subprocess.run([emulate.require_compiler(), "-print-file-name=libc.so.6"], capture_output=True, text=True)
     theirs = subprocess.run(["nm", "-D", "--defined-only", libc.stdout.strip()], capture_output=True, text=True).stdout
     taken = {name for name in c_names if name.startswith("__tsan_") or f" {name}@" in theirs}
+    taken |= set(re.findall(r"FUNC +GLOBAL +\w+ +\d+ (_ZN(?:8emulator|5judge)\S+)$", done.stdout, re.MULTILINE))
     if taken:
         raise NotJudgedError(f"it defines {min(taken)}, which the judge calls itself: rename it")
 
@@ -151,7 +158,7 @@ def _compile(words: Iterable[Any], source: Path, file: Path) -> str:
         raise OtherTypesError(map(int, numbers))
     if lacks := _lacks(text):
         raise NotJudgedError(f"the emulator does not have {lacks}")
-    raise NotCompiledError(complaint(text, source).replace(OWN_NAME, file.name))
+    raise NotCompiledError(complaint(text, source.with_name(file.name)))
 
 
 def _lacks(text: str) -> str:

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import os
 import stat
+import sys
 import textwrap
 import time
 from collections.abc import Iterator, Sequence
@@ -47,6 +48,7 @@ def command(
     while True:
         seen = [_stamp(file) for file in files]
         _judge_all(files, json, gpu, emulate, board, alone=False)
+        sys.stdout.flush()
         note = f"watching {', '.join(map(str, files))}; Ctrl-C ends it"
         console.make_console(stderr=True).print(note, style="dim")
         while (now := [_stamp(file) for file in files]) == seen or not all(now):

@@ -14,9 +14,8 @@ from mnist_cuda import _native
 from mnist_cuda.bench import emulate
 from mnist_cuda.bench.machine_code import find_tool
 from mnist_cuda.errors import UnavailableError
-from mnist_cuda.judge.build import CudaProgram, NotCompiledError, OtherTypesError, complaint, own_source
+from mnist_cuda.judge.build import OWN_NAME, CudaProgram, NotCompiledError, OtherTypesError, complaint, own_source
 from mnist_cuda.judge.judged_ops import Case, Op
-from mnist_cuda.judge.program import OWN_NAME
 from mnist_cuda.judge.signatures import Launcher
 
 GPU_SECONDS = 20  # that a call may take: a GPU is faster than the emulator, but has to be woken

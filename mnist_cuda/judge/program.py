@@ -34,7 +34,6 @@ MORE_WORDS = ("outside", "seconds", "untimed")  # of a program that looks
 REPORT = ("faults", "lines", "kernels")
 MOST_BYTES = 64 << 20  # of a result
 MOST_WRITTEN = 256 << 20  # that the process may write to a file beyond the outputs
-OWN_NAME = "judged.cu"  # under which a .cu file is compiled, whatever its name
 SHOWN = 5  # lines of what the file prints
 WIDTH = 200  # characters of each
 PRINTED = 2000  # bytes that are read
@@ -176,7 +175,7 @@ class Program(contextlib.AbstractContextManager["Program"]):
                             yield stopped(f"did not end within {self.limit} s")
                             return
                         said = errors.read(PRINTED).decode(errors="replace").splitlines()
-                        yield stopped(self.shown(_end(code, said)))
+                        yield stopped(_end(code, said))
                         return
                     rest += data
                     if len(rest) > MOST_BYTES:
@@ -190,15 +189,8 @@ class Program(contextlib.AbstractContextManager["Program"]):
                 except (ValueError, TypeError, KeyError, RecursionError):
                     yield stopped(FORGED)
                     return
-                for place in (*words["report"]["faults"], *words["report"]["lines"]):
-                    place |= {key: self.shown(place[key]) for key in ("file", "other_file") if key in place}
-                words["failed"] = self.shown(words["failed"])
                 yield Ran(case, n, given, words, outs, stored)
                 deadline = time.monotonic() + self.limit
-
-    def shown(self, words: str) -> str:
-        """With the name that people know the file by."""
-        return words.replace(OWN_NAME, self.file.name)
 
     def _outputs(
         self, launcher: Launcher, case: judged_ops.Case, file: IO[bytes]

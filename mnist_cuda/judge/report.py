@@ -26,7 +26,7 @@ REMEDIES = {
     "meeting": ("let every lane that the mask names come to the shuffle: one without a number takes part with 0", 7),
     "deadlock": ("let all threads of the block come to the same barrier, and all lanes of a mask to its shuffle", 4),
     "order": ("let each result depend on its inputs alone: barriers in place, and sums in a fixed order", 7),
-    "launch": ("take blocks of at most 1,024 threads, and more of them", 2),
+    "launch": ("take more blocks, each with at most 1,024 threads and 48 KB of shared memory", 2),
 }
 UNKNOWN_LAST = (NOT_JUDGED, "the judge cannot say whether it is right; it may well be")
 UNWRITTEN = ("give every element of the output a thread that stores it, those of the last block, too", 2)
@@ -126,7 +126,8 @@ def _memory(verdict: Verdict, emulated: bool, on_gpu: bool) -> Iterable[tuple[st
 
 
 def _remedies(verdict: Verdict) -> Iterable[tuple[str, str]]:
-    kinds = dict.fromkeys(fault["kind"] for fault in verdict.faults[:MOST_FAULTS])
+    kinds = list(dict.fromkeys(fault["kind"] for fault in verdict.faults[:MOST_FAULTS]))
+    kinds = kinds if kinds == ["order"] else [kind for kind in kinds if kind != "order"]  # which follows from others
     if verdict.wrong and verdict.wrong[0].unwritten and not kinds:
         yield _remedy(*UNWRITTEN)
     yield from (_remedy(*REMEDIES[kind]) for kind in kinds if kind in REMEDIES)

@@ -26,7 +26,6 @@ from mnist_cuda.judge import (
     judging,
     program,
     python_files,
-    report,
     signatures,
     verdict,
 )

@@ -1,7 +1,7 @@
 """What the judge says: three verdicts, only what it knows, and that no judged file ends or holds it."""
 
-import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -19,6 +19,7 @@ from mnist_cuda.judge.exercises import EXERCISES
 from mnist_cuda.judge.hints import HINTS
 from mnist_cuda.judge.judged_ops import OPS
 
+EMULATOR = ROOT / "docs" / "emulator.md"
 FILE = ROOT / "tests" / "judge" / "verdicts.cu"
 pytestmark = pytest.mark.usefixtures("emulator")
 
@@ -30,14 +31,13 @@ def _solved(tmp_path, monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def judged(request, tmp_path_factory):
+def judged(tmp_path_factory):
     """By launcher of verdicts.cu: its verdict, and its report as one line."""
-    patch = pytest.MonkeyPatch()
-    request.addfinalizer(patch.undo)
-    patch.setattr(program, "SECONDS", 4)
-    patch.setattr(program, "MOST_WRITTEN", 4 << 20)
-    patch.setenv("XDG_DATA_HOME", str(tmp_path_factory.mktemp("data")))
-    found = judging.judge_file(FILE)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(program, "SECONDS", 4)
+        patch.setattr(program, "MOST_WRITTEN", 4 << 20)
+        patch.setenv("XDG_DATA_HOME", str(tmp_path_factory.mktemp("data")))
+        found = judging.judge_file(FILE)
     assert found["exit_code"] == 1
     assert not found["error"]
     reports = "\n".join(found["lines"]).split("\n\n")
@@ -101,10 +101,8 @@ def test_every_label_fits_its_margin_and_every_remedy_has_its_chapter():
     for sentence, chapter in (*report.REMEDIES.values(), report.UNWRITTEN):
         assert list((ROOT / "docs" / "guide").glob(f"{chapter:02}-*.md"))
         assert len(sentence) < 140
-    kinds = {
-        line.split("`")[1] for line in (ROOT / "docs" / "emulator.md").read_text().splitlines() if line[:3] == "| `"
-    }
-    assert kinds & report.REMEDIES.keys()
+    kinds = set(re.findall("`(.*?)`", "".join(re.findall("^[|] (`.*?) [|]", EMULATOR.read_text(), re.MULTILINE))))
+    assert kinds - {"instruction", "unsupported"} <= report.REMEDIES.keys()  # these two are the emulator's
 
 
 # ---- files that are not judged ---------------------------------------------------------------------------------------
@@ -211,7 +209,7 @@ def test_what_is_no_file_is_refused_at_once(tmp_path):
     (tmp_path / "folder.cu").mkdir()
     with (tmp_path / "long.cu").open("wb") as file:
         file.truncate(judging.MOST_BYTES + 1)
-    for name, why in (("pipe", "is no regular file"), ("folder", "is no regular file"), ("long", "longer than 4 MB")):
+    for name, why in (("pipe", "is no regular file"), ("folder", "Is a directory"), ("long", "longer than 4 MB")):
         with pytest.raises(UsageError, match=why):
             judging.judge_file(tmp_path / f"{name}.cu")
 
@@ -291,7 +289,6 @@ def test_watch_judges_again_after_each_save(tmp_path):
     try:
         assert child.stdout.readline() == f"{file}:\n"
         assert "relu_forward has 1 parameters" in child.stdout.readline()
-        assert child.stdout.readline()
         assert "Ctrl-C ends it" in child.stderr.readline()
         new = tmp_path / "new"
         new.write_text("nothing = 1\n")
@@ -302,7 +299,9 @@ def test_watch_judges_again_after_each_save(tmp_path):
         assert "it has no launcher" in child.stdout.readline()
     finally:
         child.send_signal(signal.SIGINT)
-        child.communicate(timeout=20)
+        child.wait(20)
+        child.stdout.close()
+        child.stderr.close()
     assert child.returncode == 128 + signal.SIGINT
 
 
@@ -321,7 +320,3 @@ def test_colours_are_for_a_terminal(tmp_path):
     plain = subprocess.run(command.split(), capture_output=True, text=True)
     assert "\x1b" not in plain.stdout
     assert plain.returncode == shown.returncode == 1
-    assert (
-        json.loads(subprocess.run([*command.split(), "--json"], capture_output=True, text=True).stdout)["exit_code"]
-        == 1
-    )

@@ -26,6 +26,8 @@ REMEDIES = {
     "meeting": ("let every lane that the mask names come to the shuffle: one without a number takes part with 0", 7),
     "deadlock": ("let all threads of the block come to the same barrier, and all lanes of a mask to its shuffle", 4),
     "order": ("let each result depend on its inputs alone: barriers in place, and sums in a fixed order", 7),
+    "stack": ("keep a thread's arrays small, and large ones in shared or global memory", 6),
+    "division": ("test the divisor before you divide", 2),
     "launch": ("take more blocks, each with at most 1,024 threads and 48 KB of shared memory", 2),
 }
 UNKNOWN_LAST = (NOT_JUDGED, "the judge cannot say whether it is right; it may well be")

@@ -226,7 +226,7 @@ def _right_sizes(op: judged_ops.Op, bad: dict[judged_ops.Case, bool]) -> str:
             for factor in TILES:
                 fitting = [wrong for case, wrong in bad.items() if all(case.sizes[k] % factor == 0 for k in at)]
                 found = (len(fitting), count, factor)
-                if any(fitting) or len(fitting) == len(bad) or found <= best:
+                if any(fitting) or not any(bad.values()) or found <= best:
                     continue
                 best, names = found, [op.size_names[k] for k in at]
                 sides = f"sides ({', '.join(names)})" if len(names) == len(op.size_names) > 1 else " and ".join(names)

@@ -115,6 +115,8 @@ def _memory(verdict: Verdict, emulated: bool, on_gpu: bool) -> Iterable[tuple[st
         yield LABELS.get(fault["kind"], "MEMORY"), f"{place}{fault['kind']}: {fault['words']}{other} ({fault['case']})"
     if len(verdict.faults) > MOST_FAULTS:
         yield "", f"and {len(verdict.faults) - MOST_FAULTS} more like these; --json has all"
+    if verdict.ragged and not verdict.wrong:
+        yield "", f"no fault {verdict.ragged}"
     if verdict.faults or not verdict.calls:
         return
     found = f"in {calls(verdict.calls)}; inputs unchanged"
@@ -229,7 +231,7 @@ def _wrong(verdict: Verdict) -> Iterable[tuple[str, str]]:
     else:
         yield from _elements(verdict, first)
     if verdict.ragged:
-        yield "", verdict.ragged
+        yield "", f"right {verdict.ragged}"
 
 
 def _elements(verdict: Verdict, first: Wrong) -> Iterable[tuple[str, str]]:

@@ -21,6 +21,7 @@ from mnist_cuda.judge.signatures import Launcher, without_comments
 RIGHT, WRONG, NOT_JUDGED = "RIGHT", "WRONG", "NOT JUDGED"
 UNSUPPORTED = "unsupported"  # the kind of a fault that is the emulator's
 OUR_HELPERS = ("linear_add_slices_kernel", "linear_backward_bias_kernel")  # of kernels/linear/slices.h
+OF_SIZES = ("outside", "unset", "misaligned", "order")  # faults that may come from a size; a race is none
 TILES = (16, 32, 64, 128, 256)  # whose multiples a kernel may be right at alone
 AROUND = 8  # elements that are shown around a wrong one, either way
 
@@ -102,7 +103,7 @@ class Verdict:
     compared: int = 0  # of them, those whose bits were compared with another order's or another call's
     unknown: list[str] = field(default_factory=list)  # why it cannot be judged
     unknown_cases: int = 0  # that need what the emulator does not have
-    ragged: str = ""  # of a wrong one: the sizes at which it is right
+    ragged: str = ""  # of a wrong one: in which cases it is right, by their sizes
     stores_known: bool = False  # whether Wrong.unwritten is by stores, not by values
     warnings: list[str] = field(default_factory=list)  # the compiler's
     tf32: bool = False
@@ -204,7 +205,7 @@ def judge(program: Program, number: int, launcher: Launcher) -> Verdict:
             verdict.counters = _counters(op, cost, ran.words["report"])
     verdict.faults = sorted(places.values(), key=lambda fault: fault["kind"] == "order")  # what follows from others
     verdict.deterministic &= all(fault["kind"] != "order" for fault in verdict.faults)
-    if not bad.get(cost, True):
+    if not bad.get(cost, True) and all(fault["kind"] in OF_SIZES for fault in verdict.faults):
         verdict.ragged = _right_sizes(op, bad)
     return verdict
 
@@ -231,7 +232,7 @@ def _right_sizes(op: judged_ops.Op, bad: dict[judged_ops.Case, bool]) -> str:
                 best, names = found, [op.size_names[k] for k in at]
                 sides = f"sides ({', '.join(names)})" if len(names) == len(op.size_names) > 1 else " and ".join(names)
                 are = f"are multiples of {factor}" if len(names) > 1 else f"is a multiple of {factor}"
-                sentence = f"right in all {len(fitting)} cases whose {sides} {are}"
+                sentence = f"in all {len(fitting)} cases whose {sides} {are}"
     return sentence
 
 

@@ -83,8 +83,10 @@ def _judge_all(files: Sequence[Path], json: bool, gpu: str, emulate: bool, board
         if json:
             print(dumps({"version": VERSION, **{k: v for k, v in found.items() if k != "lines"}}), flush=True)
         else:
-            for line in found["lines"]:
-                out.print(line, soft_wrap=True, style=report.STYLES.get(report.label_of(line)))
+            label = ""
+            for line in found["lines"]:  # what is wrapped has its label's style
+                label = label if line.startswith(" " * MARGIN) else report.label_of(line)
+                out.print(line, soft_wrap=True, style=report.STYLES.get(label))
     return code
 
 

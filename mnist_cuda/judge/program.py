@@ -230,7 +230,8 @@ def _words(line: bytes, word: str) -> dict[str, Any]:
     if words["word"] != word:
         raise ValueError
     found = {name: words[name] for name in WORDS} | {k: words[k] for k in MORE_WORDS if k in words}
-    found["report"] = {name: found["report"][name] for name in REPORT}
+    report = found["report"]
+    found["report"] = {name: report[name] for name in REPORT} | {"notes": report.get("notes", [])}
     return found
 
 

@@ -93,6 +93,7 @@ def lines(verdict: Verdict, seconds: float, file: object) -> Iterable[tuple[str,
     if verdict.outcome == WRONG:
         yield from _remedies(verdict)
         yield from labelled("g++ warns", verdict.warnings, MOST_WARNINGS)
+    yield from labelled("note", verdict.notes, MOST_FAULTS)
     yield from _bits(verdict, emulated, on_gpu)
     if verdict.foreign:
         yield "library", f"launches kernels that are not in the file: {', '.join(verdict.foreign)}"

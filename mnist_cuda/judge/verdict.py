@@ -111,6 +111,7 @@ class Verdict:
     wrong: list[Wrong] = field(default_factory=list)  # one a case, smallest first
     refused: list[str] = field(default_factory=list)  # cases whose arrays the launcher does not take
     faults: list[dict[str, Any]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)  # what is no fault, but seldom meant
     deterministic: bool = True
     times: Times | None = None
     kernels: list[dict[str, Any]] = field(default_factory=list)  # that it launches on the GPU, as mnist/kernel_use.h
@@ -190,6 +191,8 @@ def judge(program: Program, number: int, launcher: Launcher) -> Verdict:
             key = (fault["kind"], fault["file"], fault["line"], fault["other_line"])
             if fault not in lacks and key not in places:
                 places[key] = {**fault, "case": words}
+        for note in ran.words["report"]["notes"]:
+            _note(verdict.notes, f"{note['file']}:{note['line']}: {note['words']}")
         ended = not (lacks or ran.words["failed"])
         verdict.calls += ended
         verdict.compared += ended and ran.number == (0 if program.by == EMULATOR else 1)
@@ -242,6 +245,7 @@ def merge(gpu: Verdict, emulated: Verdict) -> Verdict:
     gpu.deterministic &= emulated.deterministic
     gpu.wrong = gpu.wrong or [replace(wrong, case=f"{wrong.case}, in the emulator") for wrong in emulated.wrong]
     gpu.faults, gpu.counters, gpu.launched = emulated.faults, emulated.counters, emulated.launched
+    gpu.notes = emulated.notes
     gpu.warnings, gpu.ragged = emulated.warnings, gpu.ragged or emulated.ragged
     if emulated.outcome == NOT_JUDGED:
         gpu.not_emulated = emulated.unknown[0]

@@ -25,6 +25,7 @@ from mnist_cuda.judge import judged_ops
 from mnist_cuda.judge.signatures import Launcher
 
 EMULATOR = "the emulator"
+PARTS = ("machine", "checks", "judge")  # of the emulator's program, beside a user's file
 SECONDS = 30  # that a call may take
 WORDS = ("failed", "refused", "changed", "differs", "report")  # on a call
 MORE_WORDS = ("outside", "seconds", "untimed")  # of a program that looks
@@ -179,12 +180,6 @@ def complaint(text: str, file: Path) -> str:
     return "; ".join(found[:3]) or " ".join(text.split())[-300:] or "the compiler gives no reason"
 
 
-def emulator_parts() -> list[Path]:
-    """The objects of the emulator's program, beside a user's file; compiled unless they were before."""
-    native = emulate.sources()
-    return emulate.objects(native / "gpu" / "judge" / "run.cpp", native / "emulator" / "judge" / "machine.cpp")
-
-
 class CudaProgram(Program):
     """A .cu file, compiled and run by native/gpu/judge/run.cpp; parts: the other objects. Raises NotCompiledError."""
 
@@ -225,12 +220,18 @@ class EmulatedProgram(CudaProgram):
     def __init__(self, file: Path, launchers: Iterable[Launcher]) -> None:
         if os.uname().machine != "x86_64":
             raise UnavailableError("the emulator runs on x86-64 only")
-        super().__init__(file, launchers, emulator_parts())
+        super().__init__(file, launchers, emulate.objects(*PARTS))
 
     def make(self, program: Path, launchers: Iterable[Launcher], parts: Iterable[Path]) -> None:
         own = compile_emulated(self.file, launchers, self.folder)
-        # What comes first takes the place of our kernels of that name.
-        _compile(["-Wl,--allow-multiple-definition", own, *parts, "-o", program], self.file)
+        try:
+            _compile([own, *parts, "-o", program], self.file)
+        except NotCompiledError as error:
+            if "undefined reference to `mnist::kernels::" not in str(error):
+                raise
+            # It calls ours. What comes first takes the place of our kernels of that name.
+            ours = emulate.objects("kernels", "tables")
+            _compile(["-Wl,--allow-multiple-definition", own, *parts, *ours, "-o", program], self.file)
 
 
 @dataclass(frozen=True)

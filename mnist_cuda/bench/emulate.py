@@ -57,7 +57,7 @@ class Gpu:
 SHEET = "by its data sheet"
 GPUS = {
     "h200": Gpu(
-        "an H200; memory and arithmetic as docs/records/ops/256.json measured them, clock by its data sheet",
+        "an H200; memory and arithmetic as `bench ops` measured them, clock by its data sheet",
         4.1807e12,
         {"fma": 64.573e12, "tf32": 319.35e12},
         132,
@@ -68,6 +68,7 @@ GPUS = {
     "rtx4090": Gpu(f"an RTX 4090, {SHEET}", 1.008e12, {"fma": 82.6e12, "tf32": 82.6e12}, 128, 2.52e9),
 }
 SECTORS_A_CYCLE = 4  # 128 bytes that the L1 cache of a multiprocessor gives at most
+SHARED = {".h", ".cuh", ".py", ".txt"}  # of what every object is made
 KEPT = 7 * 86400  # seconds that what was compiled stays without a use
 PACKAGE = Path(__file__).resolve().parent.parent
 
@@ -166,13 +167,14 @@ def objects(*parts: str) -> list[Path]:
 
 
 def version(compiler: str) -> tuple[str, str]:
-    """A compiler's path and what it says of itself: objects of another are others."""
-    return compiler, subprocess.run([compiler, "--version"], capture_output=True, text=True).stdout
+    """Where a compiler is and what it says of itself: objects of another are others."""
+    return os.path.realpath(compiler), subprocess.run([compiler, "--version"], capture_output=True, text=True).stdout
 
 
 def common_digest(native: Path, *words: str) -> str:
     """Of what all objects depend on: the headers, this file, and how they are compiled."""
-    shared = [path for path in sorted(native.rglob("*")) if path.suffix in {".h", ".cuh", ".py", ".txt"}]
+    folders = [native / name for name in ("emulator", "gpu", "host", "include")]
+    shared = [path for one in folders for path in sorted(one.rglob("*")) if path.suffix in SHARED]
     return _digest(*map(str.encode, words), *(path.read_bytes() for path in (Path(__file__), *shared)))
 
 
@@ -345,7 +347,7 @@ def command(
         estimate.after(done / len(names))
     right = all(map(passes, (*found, *others)))
     if not (found or others):
-        raise UsageError(f"variant '{variant}' is unknown; docs/ladder.md lists all")
+        raise UsageError(f"variant '{variant}' is unknown; `mnist-cuda bench ops --list` lists all")
     known = _resources(found, files, on) if variant else {}
     if output:
         roofs = [roof(row, GPUS[on]) if not row["absent"] else None for row in found]

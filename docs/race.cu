@@ -1,4 +1,4 @@
-// Sums of rows, a block of four warps per row. Right on nearly every run, and wrong: docs/judge.md says why.
+// Sums of rows, a block of four warps per row. Every number is right, and the kernel is wrong: docs/judge.md says why.
 #include <cuda_runtime.h>
 
 __device__ float warp_sum(float value) {

@@ -5,6 +5,8 @@ when it runs. A command with commands of its own (`bench`, `data`) is a package 
 EXAMPLES are lines that a user may type; they end the help.
 """
 
+from pathlib import Path
+
 # Name -> one line of help, in the order of `mnist-cuda --help`. The module has the name, with _ for -.
 COMMANDS = {
     "train": "train the network and save it",
@@ -24,8 +26,11 @@ COMMANDS = {
     "completion": "print shell completions for bash, zsh or fish",
 }
 
+_PICTURE = Path(__file__).parents[1] / "digit.png"  # in a wheel
+EXAMPLE_PICTURE = _PICTURE if _PICTURE.is_file() else "docs/digit.png"
+
 EXAMPLES = (
     "mnist-cuda train --epochs 1",
     "mnist-cuda evaluate latest --confusion",
-    "mnist-cuda predict docs/digit.png",
+    f"mnist-cuda predict {EXAMPLE_PICTURE}",
 )

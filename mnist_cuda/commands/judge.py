@@ -2,10 +2,11 @@
 A judged file runs with your rights, in a process that is no sandbox: judge only files that you trust.
 
 The file has a launcher, the host function that starts the kernel, with the name and the parameters of one of ours, such
-as linear_forward; docs/judge.md shows one. It runs on cases of many sizes, on the GPU if there is one, and on the CPU,
-in the emulator. The command says whether every number is right, where the memory is misused, by file and line, what the
-accesses cost, and what to try next. A GPU also gives times, beside those of the ladder's rows. The first and the last
-line are the verdict: RIGHT; WRONG, for a number or an access; or NOT JUDGED, for what the emulator cannot do.
+as linear_forward; `mnist-cuda exercise start` writes one. It runs on cases of many sizes, on the GPU if there is one,
+and on the CPU, in the emulator. The command says whether every number is right, where the memory is misused, by file
+and line, what the accesses cost, and what to try next. A GPU also gives times, beside those of the ladder's rows. The
+first and the last line are the verdict: RIGHT; WRONG, for a number or an access; or NOT JUDGED, for what the emulator
+cannot do.
 
 A .py file has a function of that name, which takes the arrays alone: linear_forward(y, x, w, bias). What it imports
 decides what runs it: Triton, Numba, CuPy or PyTorch on the GPU; without one Triton's interpreter, Numba's simulator or

@@ -22,6 +22,7 @@ from mnist_cuda.judge.program import Program
 from mnist_cuda.judge.signatures import Launcher, without_comments
 
 EMULATOR = "the emulator"
+PARTS = ("machine", "checks", "judge")  # of the emulator's program, beside a user's file
 OWN_NAME = "judged.cu"  # under which a file is compiled, whatever its name
 COMPILE_SECONDS, COMPILE_KB = 300, 8 << 20  # that g++ may take for a user's file
 WARNINGS = ("-Wall", "-Wno-unused", "-Wno-unknown-pragmas", "-Wno-sign-compare", "-fmax-errors=20")
@@ -189,12 +190,6 @@ def complaint(text: str, file: Path) -> str:
     return "; ".join(found[:3]) or " ".join(text.split())[-300:] or "the compiler gives no reason"
 
 
-def emulator_parts() -> list[Path]:
-    """The objects of the emulator's program, beside a user's file; compiled unless they were before."""
-    native = emulate.sources()
-    return emulate.objects(native / "gpu" / "judge" / "run.cpp", native / "emulator" / "judge" / "machine.cpp")
-
-
 class CudaProgram(Program):
     """A .cu file, compiled and run by native/gpu/judge/run.cpp; parts: the other objects. Raises NotCompiledError."""
 
@@ -236,9 +231,15 @@ class EmulatedProgram(CudaProgram):
     def __init__(self, file: Path, launchers: Iterable[Launcher]) -> None:
         if os.uname().machine != "x86_64":
             raise UnavailableError("the emulator runs on x86-64 only")
-        super().__init__(file, launchers, emulator_parts())
+        super().__init__(file, launchers, emulate.objects(*PARTS))
 
     def make(self, program: Path, launchers: Iterable[Launcher], parts: Iterable[Path]) -> None:
         own = compile_emulated(self.file, launchers, self.folder, warnings=self.warnings)
-        # What comes first takes the place of our kernels of that name.
-        _compile(["-Wl,--allow-multiple-definition", own, *parts, "-o", program], own, self.file)
+        try:
+            _compile([own, *parts, "-o", program], own, self.file)
+        except NotCompiledError as error:
+            if "undefined reference to `mnist::kernels::" not in str(error):
+                raise
+            # It calls ours. What comes first takes the place of our kernels of that name.
+            ours = emulate.objects("kernels", "tables")
+            _compile(["-Wl,--allow-multiple-definition", own, *parts, *ours, "-o", program], own, self.file)

@@ -101,19 +101,19 @@ def our_objects(nvcc: Nvcc, native: Path, *more: Path) -> list[Path]:
     """Those of our kernels, which a user's file may call, and of `more`, each compiled unless it was before."""
     kernels = [
         path
-        for path in emulate.kernel_sources(native)
+        for path in emulate.part(native, "kernels")
         if nvcc.capability >= TENSOR_CAPABILITY or path.stem != "tensor_cores"
     ]
     version = subprocess.run([nvcc.path, "--version"], capture_output=True, text=True).stdout
     common = emulate.common_digest(native, nvcc.path, version, *nvcc.flags)
-    note = f"compiling our kernels for {nvcc.words}, once"
+    what = f"our kernels for {nvcc.words}"
 
     def compile_one(path: Path, to: Path) -> None:
         emulate.run_compiler([nvcc.path, *nvcc.flags, *includes(native), "-c", path, "-o", to])
 
-    cache = emulate.cache_folder().with_name("nvcc")
-    sources = [*kernels, *emulate.checks(native), *more]
-    return emulate.kept(sources, native, common, cache, note, lambda *_: compile_one)
+    cache = emulate.cache_folder("nvcc")
+    sources = [*kernels, *emulate.part(native, "checks"), *more]
+    return emulate.kept(sources, native, common, cache, what, lambda *_: compile_one)
 
 
 def compile_own(nvcc: Nvcc, file: Path, launchers: Iterable[Launcher], folder: Path) -> Path:
@@ -132,12 +132,6 @@ def link(nvcc: Nvcc, objects: Iterable[Path], to: Path, *more: str, file: Path) 
     return to
 
 
-PROGRAM = (  # beside our kernels and the user's file
-    *("gpu/judge/run.cpp", "gpu/judge/machine.cpp", "gpu/judge/kernels.cpp"),
-    *("gpu/profile/kernel_use.cpp", "gpu/libraries/dynlib.cpp"),
-)
-
-
 class GpuProgram(CudaProgram):
     """A .cu file, compiled for GPU 0. Raises UnavailableError without nvcc, NotCompiledError."""
 
@@ -145,7 +139,7 @@ class GpuProgram(CudaProgram):
 
     def __init__(self, file: Path, launchers: Iterable[Launcher]) -> None:
         self.compiler, native = find(), emulate.sources()
-        super().__init__(file, launchers, our_objects(self.compiler, native, *(native / name for name in PROGRAM)))
+        super().__init__(file, launchers, our_objects(self.compiler, native, *emulate.part(native, "gpu")))
         self.limit = GPU_SECONDS
 
     def make(self, program: Path, launchers: Iterable[Launcher], parts: Iterable[Path]) -> None:

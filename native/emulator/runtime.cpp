@@ -137,7 +137,7 @@ const char* cudaGetErrorName(cudaError_t error) {
   return "an unknown error";
 }
 const char* cudaGetErrorString(cudaError_t error) {
-  return error == cudaErrorIllegalAddress  ? "an illegal memory access, in the emulator"
+  return error == cudaErrorIllegalAddress         ? "an illegal memory access, in the emulator"
          : error == cudaErrorLaunchTimeout        ? "a kernel that never ends, in the emulator"
          : error == cudaErrorInvalidConfiguration ? "invalid configuration argument"
          : error == cudaErrorInvalidValue         ? "invalid argument"

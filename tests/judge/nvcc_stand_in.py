@@ -68,7 +68,7 @@ def main(words: list[str]) -> int:
     from mnist_cuda.bench import emulate
 
     objects = [word for word in words if word.endswith(".o")]
-    parts = emulate.objects(emulate.sources() / "emulator" / "status.cpp")
+    parts = emulate.objects("machine", "checks", "kernels", "tables")
     linking = ["-Wl,--allow-multiple-definition", *objects, *parts, "-o", made]
     return subprocess.run(["g++", *map(str, linking)]).returncode
 

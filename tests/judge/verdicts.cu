@@ -108,7 +108,9 @@ void relu_forward_ragged(float* y, std::uint8_t* pass, const float* x, std::int6
 void relu_forward_endless(float* y, std::uint8_t*, const float*, std::int64_t, cudaStream_t stream) {
   never_ends<<<1, 1, 0, stream>>>(y);
 }
-void relu_forward_floods(float*, std::uint8_t*, const float*, std::int64_t, cudaStream_t) { prints_for_ever<<<1, 1>>>(); }
+void relu_forward_floods(float*, std::uint8_t*, const float*, std::int64_t, cudaStream_t) {
+  prints_for_ever<<<1, 1>>>();
+}
 void relu_forward_line(float*, std::uint8_t*, const float*, std::int64_t, cudaStream_t) {
   for (;;) write_everywhere(std::string(1000, '['));
 }

@@ -290,8 +290,8 @@ void launch(const char* kernel, const void* body, std::size_t body_bytes, void (
 std::uint64_t place_of_launch();  // where it is called; it ends the launch of a kernel that launches another one
 // A launch, as rewrite.py writes kernel<<<grid, block, bytes, stream>>>(...): `body` calls the kernel.
 template <class Body>
-inline __attribute__((always_inline)) void run(const char* kernel, const Body& body, dim3 grid, dim3 block, std::size_t dynamic_bytes = 0,
-         cudaStream_t = nullptr) {
+inline __attribute__((always_inline)) void run(const char* kernel, const Body& body, dim3 grid, dim3 block,
+                                               std::size_t dynamic_bytes = 0, cudaStream_t = nullptr) {
   const std::uint64_t place = place_of_launch();
   later_or_now([=] {
     launch(

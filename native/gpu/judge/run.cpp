@@ -4,6 +4,9 @@
 // calls read, set by set, OUTPUTS those that they left, each followed by a bit for each of its bytes, whether it was
 // stored, where the machine knows. A line of RESULTS, in JSON, says that a call has ended; it counts with the word that
 // standard input has.
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cctype>
 #include <cstdio>
@@ -13,9 +16,6 @@
 #include <stdexcept>
 #include <string>
 #include <vector>
-
-#include <fcntl.h>
-#include <unistd.h>
 
 #include "cuda/buffer.h"
 #include "cuda/stream.h"
@@ -161,11 +161,12 @@ class Task {
     const bool differs = !timed_ && number == 1 && found != first_;
     if (number == 0) first_ = found;
     std::fprintf(results,
-                 "{\"word\": \"%s\", \"task\": %d, \"call\": %d, \"failed\": %s, \"refused\": %s, \"changed\": %s, \"outside\": %s, "
+                 "{\"word\": \"%s\", \"task\": %d, \"call\": %d, \"failed\": %s, \"refused\": %s, \"changed\": %s, "
+                 "\"outside\": %s, "
                  "\"differs\": %s, \"seconds\": %.9g, \"untimed\": %s, \"report\": %s}\n",
-                 word, task, number, quoted(done.failed).c_str(), done.threw ? "true" : "false", numbers(changed).c_str(),
-                 numbers(outside).c_str(), differs ? "true" : "false", done.seconds, quoted(done.untimed).c_str(),
-                 report.c_str());
+                 word, task, number, quoted(done.failed).c_str(), done.threw ? "true" : "false",
+                 numbers(changed).c_str(), numbers(outside).c_str(), differs ? "true" : "false", done.seconds,
+                 quoted(done.untimed).c_str(), report.c_str());
     std::fflush(results);
   }
 

@@ -28,11 +28,12 @@ foreach(_file IN LISTS _kernels _fused _headers)
 endforeach()
 add_custom_command(OUTPUT ${_emulated} ${_emulated_fused} ${_emulated_headers}
   COMMAND "${Python_EXECUTABLE}" "${_emulator}/rewrite.py" "${CMAKE_CURRENT_SOURCE_DIR}/native/gpu" "${_rewritten}" ${_kernels} ${_fused} ${_headers}
-  DEPENDS "${_emulator}/rewrite.py" "${_emulator}/include/ptx.h" ${_kernels} ${_fused} ${_headers} VERBATIM)
-set(_planted "${CMAKE_CURRENT_SOURCE_DIR}/tests/native/emulated/faults.cu")
-add_custom_command(OUTPUT "${_rewritten}/emulated/faults.cu.cpp"
-  COMMAND "${Python_EXECUTABLE}" "${_emulator}/rewrite.py" "${CMAKE_CURRENT_SOURCE_DIR}/tests/native" "${_rewritten}" "${_planted}"
-  DEPENDS "${_emulator}/rewrite.py" "${_emulator}/include/ptx.h" "${_planted}" VERBATIM)
+  DEPENDS "${_emulator}/rewrite.py" "${_emulator}/ptx_words.py" "${_emulator}/include/ptx.h" ${_kernels} ${_fused} ${_headers} VERBATIM)
+set(_planted "${CMAKE_CURRENT_SOURCE_DIR}/tests/native/emulated/faults.cu" "${CMAKE_CURRENT_SOURCE_DIR}/tests/native/emulated/nearest.cu")
+set(_planted_rewritten "${_rewritten}/emulated/faults.cu.cpp" "${_rewritten}/emulated/nearest.cu.cpp")
+add_custom_command(OUTPUT ${_planted_rewritten}
+  COMMAND "${Python_EXECUTABLE}" "${_emulator}/rewrite.py" "${CMAKE_CURRENT_SOURCE_DIR}/tests/native" "${_rewritten}" ${_planted}
+  DEPENDS "${_emulator}/rewrite.py" "${_emulator}/ptx_words.py" "${_emulator}/include/ptx.h" ${_planted} VERBATIM)
 
 file(STRINGS "${_emulator}/flags.txt" _emulated_flags REGEX "^-")
 
@@ -97,10 +98,10 @@ foreach(_phase IN ITEMS conv_forward fc1 head conv2_backward update moments)
 endforeach()
 set_tests_properties(emulated_fused_conv2_backward PROPERTIES COST 60)
 
-add_library(planted_faults OBJECT "${_rewritten}/emulated/faults.cu.cpp")
+add_library(planted_faults OBJECT ${_planted_rewritten})
 target_link_libraries(planted_faults PUBLIC emulator)
 target_include_directories(planted_faults PRIVATE tests/native/emulated)
 target_compile_options(planted_faults PRIVATE ${_emulated_flags})
 _emulated_test(test_emulator_faults "tests/native/emulated/test_emulator_faults.cpp;${_emulator}/status.cpp" planted_faults)
 target_include_directories(test_emulator_faults PRIVATE tests/native/emulated native/host native/include)
-target_compile_definitions(test_emulator_faults PRIVATE "MNIST_FAULTS=\"${_planted}\"")
+target_compile_definitions(test_emulator_faults PRIVATE "MNIST_FAULTS=\"${CMAKE_CURRENT_SOURCE_DIR}/tests/native/emulated/\"")

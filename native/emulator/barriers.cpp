@@ -12,11 +12,16 @@
 namespace emulator {
 namespace {
 
-using Clock = std::vector<std::uint32_t>;
+struct Clock {
+  std::vector<std::uint32_t> of = {};  // by thread
+  Told told = {};
+};
 
 // What this thread knows and has done is known to those that take `clock`; what it does from here on is not.
-void leave(Clock& clock) {
+void leave(Clock& all) {
   Thread& me = *machine.current;
+  all.told.join(me.told);
+  auto& clock = all.of;
   clock.resize(std::size_t(machine.thread_count));
   for (std::size_t k = 0; k < me.known.size(); ++k) clock[k] = std::max(clock[k], me.known[k]);
   const std::size_t first = std::size_t(me.warp()) * kLanes;
@@ -25,7 +30,9 @@ void leave(Clock& clock) {
   ++me.clock[me.lane()];
 }
 
-void take(Thread& thread, const Clock& clock) {
+void take(Thread& thread, const Clock& all) {
+  thread.told.join(all.told);
+  const auto& clock = all.of;
   thread.known.resize(clock.size());
   for (std::size_t k = 0; k < clock.size(); ++k) thread.known[k] = std::max(thread.known[k], clock[k]);
   const std::size_t first = std::size_t(thread.warp()) * kLanes;
@@ -64,7 +71,7 @@ std::map<std::uint32_t, InMemory> in_memory;  // by address in shared memory
 constexpr int kBytes = 8;
 
 InMemory& at(std::uint32_t address, std::uint64_t place) {
-  access(shared_pointer(address, kBytes, place), kBytes, true, true, place);
+  access(shared_pointer(address, kBytes, place), kBytes, true, Strength::kAtomic, place);
   const auto found = in_memory.find(address);
   if (found != in_memory.end()) return found->second;
   add_fault("barrier", who(machine.current->number, machine.block) + " uses an mbarrier that nothing has initialised",
@@ -117,7 +124,7 @@ __attribute__((noinline)) void named_barrier(int number, int count, bool waits) 
 
 __attribute__((noinline)) void init_mbarrier(std::uint32_t address, int count) {
   const auto place = std::uint64_t(__builtin_return_address(0)) - 1;
-  access(shared_pointer(address, kBytes, place), kBytes, true, false, place);
+  access(shared_pointer(address, kBytes, place), kBytes, true, Strength::kPlain, place);
   const Inside own;
   in_memory[address] = {count, count, 0, {}, {}};
 }

@@ -45,6 +45,7 @@ struct Kernel {
 
 struct Report {
   std::vector<Fault> faults;
+  std::vector<Fault> notes;  // what is no fault on a GPU, and is seldom meant
   std::vector<Line> lines;
   std::vector<Kernel> kernels;
 };

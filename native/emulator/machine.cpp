@@ -2,10 +2,12 @@
 //
 // A thread runs until it waits for its warp (a meeting: shuffle, vote, __syncwarp) or for its block (__syncthreads).
 // A meeting ends when all lanes of its mask are there; a barrier ends when all threads of the block are. What never
-// comes is noticed when nothing can move any more, so no mistake of a kernel hangs the emulator.
+// comes is noticed when nothing can move any more, so no mistake of a kernel hangs the emulator. A thread that sleeps
+// or looks at one place again and again lets all others of its block run first.
 #include "machine.h"
 
 #include <sys/mman.h>
+#include <ucontext.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -35,9 +37,11 @@ Machine machine;
 
 namespace {
 
-constexpr std::size_t kStack = 64 << 10;
 std::size_t dynamic_limit = 48 << 10;
-constexpr int kSeconds = 120;  // that a launch may take
+constexpr int kSeconds = 120;                   // that a launch may take
+constexpr std::size_t kBehindLocals = 2 << 10;  // where an index beyond a local array does no harm
+constexpr int kPolls = 200;                     // of one place without a change, until others run
+constexpr int kRoundsOfPolls = 5000;  // of all threads that can run, in which none finds anything new: it never comes
 
 std::array<Thread, kMaxThreads> threads;
 void* host_stack;
@@ -48,6 +52,7 @@ int barrier_true, barrier_all;
 
 [[noreturn]] void thread_start() {
   thread_function(machine.body);
+  if (machine.current->row.place) end_row(nullptr, 0);
   machine.current->state = State::kDone;
   void* dead;
   emulator_switch(&dead, host_stack);
@@ -60,7 +65,60 @@ void resume(Thread& thread) {
   machine.current = nullptr;
 }
 
+// Where a thread goes on after a signal: at the top of its stack, to end the launch.
+[[noreturn]] void end_by_signal() {
+  {
+    const Inside own;
+    const Thread& me = *machine.current;
+    const char* what = me.signal == SIGFPE ? "divides a whole number by zero; the result on a GPU is undefined"
+                       : me.full ? "needs more than the 512 KB that a thread has for local variables and calls"
+                                 : "goes where there is no memory";
+    add_fault(me.signal == SIGFPE ? "division"
+              : me.full           ? "stack"
+                                  : "outside",
+              who(me.number, machine.block) + " " + what, me.place);
+  }
+  abandon_launch();
+}
+
+// A fault of the processor in a kernel. Its stack may be full or overwritten, so the handler has one of its own.
+void on_fault(int number, siginfo_t* info, void* context) {
+  if (!machine.current) {
+    std::signal(number, SIG_DFL);  // the host's code: it ends as without us
+    return;
+  }
+  auto& registers = static_cast<ucontext_t*>(context)->uc_mcontext.gregs;
+  Thread& me = *machine.current;
+  const char* stack = machine.stacks + kStack * std::size_t(me.number);
+  me.signal = number;
+  me.full = std::size_t(static_cast<char*>(info->si_addr) - stack) < kStackGuard;
+  me.place = std::uint64_t(registers[REG_RIP]);
+  // A call that went nowhere: where it came from still lies on the stack.
+  const auto top = std::uint64_t(registers[REG_RSP]);
+  if (registers[REG_RIP] < 4096 && top - std::uint64_t(stack) < kStack - 8)
+    me.place = *reinterpret_cast<const std::uint64_t*>(top) - 1;
+  registers[REG_RSP] = std::int64_t(stack + kStack - 8);  // as after a call
+  registers[REG_RIP] = std::int64_t(&end_by_signal);
+}
+
+void make_stacks() {
+  const std::size_t bytes = kStack * kMaxThreads;
+  machine.stacks = static_cast<char*>(
+      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+  for (int k = 0; k < kMaxThreads; ++k) mprotect(machine.stacks + kStack * std::size_t(k), kStackGuard, PROT_NONE);
+  static char own[64 << 10];
+  stack_t alternative{};
+  alternative.ss_sp = own;
+  alternative.ss_size = sizeof own;
+  sigaltstack(&alternative, nullptr);
+  struct sigaction action{};
+  action.sa_sigaction = on_fault;
+  action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
+  for (const int number : {SIGSEGV, SIGBUS, SIGFPE}) sigaction(number, &action, nullptr);
+}
+
 void too_long(int) {
+  std::fflush(stdout);
   const char text[] = "emulator: a kernel did not end in 120 s: a loop without an end, or a wait for another block\n";
   if (::write(2, text, sizeof text - 1) < 0) std::_Exit(3);
   std::fprintf(stderr, "emulator: in %s\n", machine.kernel);
@@ -95,6 +153,12 @@ void end_meeting(const Warp& warp, unsigned mask) {
     for (std::size_t j = 0; j < of_lane.size(); ++j) known[j] = std::max(known[j], of_lane[j]);
   }
   if (differ) add_fault("meeting", "lanes of a warp wait for each other at different places", place);
+  if (order && machine.telling) {
+    std::vector<Thread*> lanes;
+    for (int k = 0; k < warp.lanes; ++k)
+      if (mask >> k & 1) lanes.push_back(&warp.first[k]);
+    join_told(lanes);
+  }
   for (int k = 0; k < warp.lanes; ++k) {
     if (!(mask >> k & 1)) continue;
     Thread& lane = warp.first[k];
@@ -139,18 +203,20 @@ bool end_meetings(const Warp& warp, bool despite_ended) {
   return any;
 }
 
-// Runs a warp until all of its lanes wait for the block or have ended, or wait for what does not come.
+// Runs a warp until all of its lanes wait for the block or have ended, pause, or wait for what does not come. Whether
+// one did more than pause.
 bool run_warp(const Warp& warp, const std::vector<int>& lane_order) {
   bool moved = false;
   for (bool again = true; again && !machine.aborted;) {
-    again = false;
+    bool ran = again = false;
     for (const int k : lane_order) {
       if (k >= warp.lanes || warp.first[k].state != State::kReady) continue;
       resume(warp.first[k]);
-      again = moved = true;
+      ran = true;
       if (machine.aborted) return true;
+      if (warp.first[k].state != State::kPaused) again = moved = true;
     }
-    if (again) end_warp();
+    if (ran) end_warp();
     if (end_meetings(warp, false)) again = moved = true;
   }
   return moved;
@@ -176,6 +242,11 @@ void end_barrier(int live) {
   barrier_all = barrier_true == live;
   for (int k = 0; k < machine.thread_count; ++k) threads[k].met[0] = barrier_true, threads[k].met[1] = barrier_all;
   barrier_true = 0;
+  if (machine.telling) {
+    std::vector<Thread*> all;
+    for (int k = 0; k < machine.thread_count; ++k) all.push_back(&threads[k]);
+    join_told(all);
+  }
   ++machine.epoch;
   begin_epoch();
   if (machine.counting) ++machine.barriers;
@@ -196,12 +267,15 @@ void begin_threads() {
     thread.groups = 0;
     thread.turn = 0;
     thread.known.clear();
+    thread.told = {};
+    thread.row = {};
+    thread.polled = nullptr;
     const unsigned n = unsigned(k);
     thread.index = {n % machine.block_size.x, n / machine.block_size.x % machine.block_size.y,
                     n / machine.block_size.x / machine.block_size.y};
     std::fill(thread.clock, thread.clock + kLanes, 0u);
     thread.clock[thread.lane()] = 1;
-    auto** top = reinterpret_cast<void**>(machine.stacks + kStack * (k + 1));
+    auto** top = reinterpret_cast<void**>(machine.stacks + kStack * std::size_t(k + 1) - kBehindLocals);
     *--top = nullptr;
     *--top = reinterpret_cast<void*>(thread_start);
     for (int saved = 0; saved < 6; ++saved) *--top = nullptr;
@@ -246,27 +320,54 @@ void end_deadlock(int live, int at_barrier) {
   set_last_error(cudaErrorLaunchTimeout);
 }
 
+// All threads that could run look at what never changes.
+void end_polls() {
+  std::uint64_t place = 0;
+  int count = 0;
+  for (int k = machine.thread_count - 1; k >= 0; --k)
+    if (threads[k].state == State::kPaused) {
+      place = threads[k].place;
+      ++count;
+    }
+  const bool alone = std::uint64_t(machine.grid.x) * machine.grid.y * machine.grid.z == 1;
+  add_fault(alone ? "deadlock" : "unsupported",
+            std::to_string(count) + " threads wait for a change that no thread of their block makes" +
+                (alone ? "" : "; if another block makes it: the emulator runs blocks one after the other"),
+            place);
+  machine.aborted = true;
+  set_last_error(cudaErrorLaunchTimeout);
+}
+
 void run_block(const std::vector<int>& warp_order, const std::vector<int>& lane_order) {
   begin_threads();
   machine.epoch = 0;
   forget_barriers();
   barrier_true = 0;
+  machine.telling = false;
+  int rounds = 0;  // in which threads only paused
   while (!machine.aborted) {
     bool moved = false;
+    for (int k = 0; k < machine.thread_count; ++k)
+      if (threads[k].state == State::kPaused) threads[k].state = State::kReady;
     for (const int w : warp_order) {
       moved |= run_warp(warp_of(w), lane_order);
       if (machine.aborted) return;
     }
-    int live = 0, at_barrier = 0;
+    int live = 0, at_barrier = 0, paused = 0;
     for (int k = 0; k < machine.thread_count; ++k) {
       live += threads[k].state != State::kDone;
+      paused += threads[k].state == State::kPaused;
       at_barrier += threads[k].state == State::kAtBarrier;
     }
     if (live == 0) return;
     if (at_barrier == live)
       end_barrier(live);
-    else if (!moved && !end_standstill(warp_order))
+    else if (moved || end_standstill(warp_order))
+      rounds = 0;
+    else if (!paused)
       end_deadlock(live, at_barrier);
+    else if (++rounds == kRoundsOfPolls)
+      end_polls();
   }
 }
 
@@ -318,9 +419,37 @@ std::string launch_fault(dim3 grid, dim3 block, std::uint64_t count, std::size_t
 
 void wait(State state, std::uint64_t place) {
   Thread& thread = *machine.current;
+  if (thread.row.place) end_row(nullptr, 0);
   thread.state = state;
   thread.place = place;
   emulator_switch(&thread.stack_pointer, host_stack);
+}
+
+__attribute__((noinline)) void pause() {
+  if (machine.current) wait(State::kPaused, std::uint64_t(__builtin_return_address(0)) - 1);
+}
+
+namespace {
+void poll_once(const void* address, bool same, std::uint64_t place) {
+  Thread& thread = *machine.current;
+  if (same && thread.polled == address && thread.poll_place == place) {
+    if (++thread.polls >= kPolls) wait(State::kPaused, place);
+    return;
+  }
+  thread.polled = address;
+  thread.poll_place = place;
+  thread.polls = 0;
+}
+}  // namespace
+
+__attribute__((noinline)) void atomic_done(const void* address, bool changed) {
+  if (machine.current) poll_once(address, !changed, std::uint64_t(__builtin_return_address(0)) - 1);
+}
+
+void poll(const void* address, int bytes, std::uint64_t place) {
+  std::uint64_t value = 0;
+  copy_bytes(&value, address, std::size_t(std::min(bytes, 8)));
+  poll_once(address, value == std::exchange(machine.current->poll_value, value), place);
 }
 
 void set_orders(int count) { orders = count; }
@@ -356,6 +485,8 @@ COMPONENTS(blockIdx, machine.block_index)
 COMPONENTS(blockDim, machine.block_size)
 COMPONENTS(gridDim, machine.grid)
 int lane() { return machine.current->lane(); }
+unsigned warp() { return unsigned(machine.current->warp()); }
+std::uint64_t cycles() { return __builtin_ia32_rdtsc(); }
 
 __attribute__((noinline)) Met meet(unsigned mask, std::uint64_t value, bool order) {
   return meet_at(std::uint64_t(__builtin_return_address(0)) - 1, mask, value, order);
@@ -378,9 +509,11 @@ Met meet_at(std::uint64_t place, unsigned mask, std::uint64_t value, bool order)
 __attribute__((noinline)) std::uint64_t value_of(const Met& met, int lane) {
   if (!(met.mask >> lane & 1)) {
     const Inside own;
-    if (machine.current->number / kLanes * kLanes + lane < machine.thread_count)
-      add_fault("meeting", "a shuffle reads a lane that takes no part in it",
-                std::uint64_t(__builtin_return_address(0)) - 1);
+    const bool exists = machine.current->number / kLanes * kLanes + lane < machine.thread_count;
+    add_fault("meeting",
+              exists ? "a shuffle reads a lane that takes no part in it"
+                     : "a shuffle reads lane " + std::to_string(lane) + " of a warp that ends before it",
+              std::uint64_t(__builtin_return_address(0)) - 1);
     return 0;
   }
   return met.values[lane];
@@ -410,9 +543,7 @@ void launch(const char* kernel, const void* body, std::size_t body_bytes, void (
                                                                                : cudaErrorInvalidConfiguration);
   }
   if (!machine.stacks) {
-    machine.stacks_bytes = kStack * kMaxThreads;
-    machine.stacks = static_cast<char*>(mmap(nullptr, machine.stacks_bytes, PROT_READ | PROT_WRITE,
-                                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+    make_stacks();
     std::signal(SIGALRM, too_long);
   }
   alarm(kSeconds);
@@ -433,6 +564,7 @@ void launch(const char* kernel, const void* body, std::size_t body_bytes, void (
     if (order > 0) compare_memory(order);
   }
   alarm(0);
+  std::fflush(stdout);  // what the kernel printed, before anything ends this program
 }
 
 cudaError_t take_last_error(bool clear) {

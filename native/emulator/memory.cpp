@@ -5,21 +5,20 @@
 // outside a buffer is seen and does no harm. Each granule of a buffer, 4 bytes or 1, has a shadow: which thread wrote
 // it last, which read it last, and when. Two accesses of different threads, one of them a store, are a race unless a
 // barrier lies between them.
+#include <link.h>
 #include <sys/mman.h>
 
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <fstream>
 #include <map>
 #include <memory>
-#include <set>
 #include <unordered_map>
 #include <utility>
 
 #include "emulator.h"
 #include "machine.h"
-
-extern "C" char __executable_start, _end;
 
 namespace emulator {
 namespace {
@@ -30,8 +29,9 @@ struct Access {
   std::uint32_t run = 0, block = 0, epoch = 0, time = 0;
   std::uint32_t place = 0;  // relative to the program
   std::uint16_t thread = 0;
-  bool atomic = false;
-  bool blocks = false;       // a read: by more than one block
+  Strength strength = Strength::kPlain;
+  bool late = false;         // a read: its block had told something before
+  std::uint32_t blocks = 0;  // a read: those of other blocks, in Pass::readers; 0 if there are none
   std::uint32_t lanes = 0;   // a read: which lanes of its warp made it, at the same time
   std::uint32_t others = 0;  // a read: where in `more_reads` those of this epoch by others begin, one for each warp
 };
@@ -56,7 +56,7 @@ struct Buffer {
   std::string name;
   char* data = nullptr;
   std::size_t bytes = 0, granule = 4;
-  bool shared = false, freed = false;
+  bool shared = false, freed = false, managed = false;
   std::vector<std::uint8_t> set;  // by granule: whether it was written
   Shadow* shadow = nullptr;       // by granule; zero pages until touched
   std::size_t shadow_bytes = 0;
@@ -98,6 +98,8 @@ char* arena;
 std::size_t arena_used;
 std::vector<Buffer*> page_owner;
 std::vector<std::unique_ptr<Buffer>> buffers;
+std::vector<Buffer*> in_program;  // of them: variables of the GPU's memory
+DeviceVariable* not_yet_known;    // variables that have no buffer yet
 
 char* shared_arena;
 std::size_t shared_used;
@@ -107,10 +109,27 @@ std::size_t dynamic_size;
 const char kDynamicKey = 0;
 
 std::uint64_t program_base;
-std::set<std::uint32_t> fenced_blocks;                              // that have executed a fence
-std::unordered_map<const void*, std::set<std::uint32_t>> released;  // by atomics on an address
-std::set<std::uint32_t> acquired;                                   // by the block that runs now
-bool atomics_seen;
+// What blocks learn of each other in one pass over a grid.
+struct Pass {
+  // What was told by an atomic operation on an address: to all blocks, and to the block `block`.
+  struct At {
+    Knowledge to_all, in_block;
+    std::uint32_t block = 0;
+  };
+  std::unordered_map<const void*, At> told;
+  bool atomics = false;        // were there any
+  std::uint32_t has_told = 0;  // the last block that told anything to all
+  // Sets of blocks, each as one block beside another set; set 0 is empty.
+  struct Reader {
+    std::uint32_t others, block;
+    bool late;
+    auto operator<=>(const Reader&) const = default;
+  };
+  std::vector<Reader> readers{{}};
+  std::map<Reader, std::uint32_t> sets;
+  std::uint32_t last_set = 0;
+};
+Pass pass;
 
 Named array_of(const Buffer& buffer, const char* address);
 
@@ -219,9 +238,35 @@ void close(Site& site, const Group& group) {
 }
 
 // ---- finding --------------------------------------------------------------------------------------------------------
+bool in_arena(const char* address) { return arena && std::size_t(address - arena) < kArena; }
+
+void know_variables() {
+  for (; not_yet_known; not_yet_known = not_yet_known->next) {
+    auto buffer = std::make_unique<Buffer>();
+    buffer->name = not_yet_known->name;
+    buffer->data = static_cast<char*>(const_cast<void*>(not_yet_known->data));
+    buffer->bytes = not_yet_known->bytes;
+    buffer->managed = not_yet_known->managed;
+    buffer->granule = buffer->bytes % 4 == 0 && not_yet_known->alignment % 4 == 0 ? 4 : 1;
+    buffer->set.assign(buffer->bytes / buffer->granule + 1, 1);
+    buffer->set_before = buffer->set;  // one in a kernel is known only when a thread comes by
+    buffer->before.assign(buffer->data, buffer->data + buffer->bytes);
+    buffer->make_shadow();
+    in_program.push_back(buffer.get());
+    buffers.push_back(std::move(buffer));
+  }
+}
+
+// The buffer of global memory that the address lies in or beside.
 Buffer* global_buffer(const char* address) {
-  const std::size_t page = std::size_t(address - arena) / kPage;
-  return page < page_owner.size() ? page_owner[page] : nullptr;
+  if (in_arena(address)) {
+    const std::size_t page = std::size_t(address - arena) / kPage;
+    return page < page_owner.size() ? page_owner[page] : nullptr;
+  }
+  if (not_yet_known) know_variables();
+  for (Buffer* buffer : in_program)
+    if (address >= buffer->data - kGuard && address < buffer->data + buffer->bytes + kGuard) return buffer;
+  return nullptr;
 }
 
 // The argument closest before the address; the first one of what lies before all; the buffer where there is none.
@@ -242,11 +287,41 @@ std::string element(const Buffer& buffer, const char* address) {
 
 inline bool is_ordered(const Access& before, bool shared, const Thread& me) {
   if (before.run != machine.run) return true;
-  if (before.block != machine.block) return shared || acquired.contains(before.block);
+  if (before.block != machine.block) {
+    if (shared) return true;
+    const Moment* known = me.told.known.of(before.block);
+    return known &&
+           (before.epoch < known->epoch || (before.epoch == known->epoch && known->of(before.thread) >= before.time));
+  }
   if (before.epoch != machine.epoch || before.thread == me.number) return true;
   if (before.thread / kLanes != me.warp())
     return before.thread < me.known.size() && me.known[before.thread] >= before.time;
   return me.clock[before.thread % kLanes] >= before.time;
+}
+
+// A read by another block, of which this thread knows what came before the block told it. Reads by several threads in
+// one epoch have left the last one.
+bool is_ordered_read(const Access& read, const Thread& me) {
+  if (!read.lanes) return true;  // a write has come behind it
+  if (std::popcount(read.lanes) == 1 && !read.others) return is_ordered(read, false, me);
+  const Moment* known = me.told.known.of(read.block);
+  return known && (read.epoch < known->epoch || !read.late);
+}
+bool are_known(std::uint32_t blocks, const Thread& me) {
+  for (; blocks; blocks = pass.readers[blocks].others)
+    if (pass.readers[blocks].late || !me.told.known.of(pass.readers[blocks].block)) return false;
+  return true;
+}
+std::uint32_t with_reader(std::uint32_t blocks, const Access& read) {
+  const Pass::Reader reader{blocks, read.block, read.late};
+  if (pass.readers[pass.last_set] == reader) return pass.last_set;  // as for the granule before it
+  const auto [found, is_new] = pass.sets.try_emplace(reader, std::uint32_t(pass.readers.size()));
+  if (is_new) pass.readers.push_back(reader);
+  return pass.last_set = found->second;
+}
+// Accesses that were made to meet others: no race.
+bool are_meant(Strength a, Strength b) {
+  return std::min(a, b) >= Strength::kVolatile && std::max(a, b) >= Strength::kTelling;
 }
 
 // `by`: the thread that comes second, of the block that runs.
@@ -289,6 +364,8 @@ void settle() {
 
 // A read joins those of its epoch: each thread's last one counts.
 void add_read(Access& first, const Access& now) {
+  first.strength = std::min(first.strength, now.strength);
+  first.late |= now.late;
   const std::size_t warp = now.thread / kLanes, warps = std::size_t(machine.thread_count + kLanes - 1) / kLanes;
   if (first.thread / kLanes == warp) {
     if (first.time == now.time) {
@@ -316,21 +393,22 @@ void add_read(Access& first, const Access& now) {
   }
 }
 
-// The race of a write with a read, if there is one.
-void check_reads(const Shadow& shadow, const Buffer& buffer, const char* address, std::uint64_t place) {
-  const Access& read = shadow.read;
+// The race of a write with a read, if there is one; otherwise whoever comes behind the write is behind the reads.
+void check_reads(Shadow& shadow, const Buffer& buffer, const char* address, Strength strength, std::uint64_t place) {
+  Access& read = shadow.read;
   const Thread& me = *machine.current;
   if (read.run != machine.run || (buffer.shared && read.block != machine.block)) return;
+  if (are_meant(strength, read.strength)) return;
   const auto report = [&](const Access& one) {
     report_race("writes what may still be read by", buffer, address, one, me.number, place);
   };
-  if (read.blocks || read.block != machine.block) {
-    if (read.blocks || !is_ordered(read, buffer.shared, me)) report(read);
-    return;
-  }
-  if (read.epoch != machine.epoch) return;
+  const auto forget = [&] { read.lanes = read.others = read.blocks = 0; };
+  if (!are_known(read.blocks, me)) return report(read);
+  if (read.block != machine.block) return is_ordered_read(read, me) ? forget() : report(read);
+  if (read.epoch != machine.epoch) return forget();
   const auto races = [&](std::size_t warp, std::uint32_t time, std::uint32_t from, unsigned lanes) {
     Access one = read;
+    one.blocks = 0;
     one.time = time;
     one.place = from;
     for (; lanes; lanes &= lanes - 1) {
@@ -341,13 +419,15 @@ void check_reads(const Shadow& shadow, const Buffer& buffer, const char* address
     }
     return false;
   };
-  if (races(read.thread / kLanes, read.time, read.place, read.lanes) || read.others == 0) return;
-  for (std::size_t warp = 0; warp < std::size_t(machine.thread_count + kLanes - 1) / kLanes; ++warp)
+  if (races(read.thread / kLanes, read.time, read.place, read.lanes)) return;
+  for (std::size_t warp = 0; read.others && warp < std::size_t(machine.thread_count + kLanes - 1) / kLanes; ++warp)
     for (std::size_t at = read.others + warp; at; at = more_reads[at].next)
       if (races(warp, more_reads[at].time, more_reads[at].place, more_reads[at].lanes)) return;
+  forget();
 }
 
-void check(Buffer& buffer, const char* address, int bytes, bool write, bool atomic, std::uint64_t place) {
+void check(Buffer& buffer, const char* address, int bytes, bool write, Strength strength, std::uint64_t place) {
+  const bool atomic = strength == Strength::kAtomic;
   const std::size_t offset = std::size_t(address - buffer.data);
   if (const std::size_t even = (offset | std::size_t(bytes)) & -(offset | std::size_t(bytes)); even < buffer.granule)
     buffer.refine(even);
@@ -358,8 +438,9 @@ void check(Buffer& buffer, const char* address, int bytes, bool write, bool atom
              me.clock[me.lane()],
              std::uint32_t(place - program_base),
              std::uint16_t(me.number),
-             atomic,
-             false,
+             strength,
+             pass.has_told == machine.block,
+             0,
              1u << me.lane(),
              0};
   for (std::size_t k = offset / buffer.granule; k < (offset + std::size_t(bytes) + buffer.granule - 1) / buffer.granule;
@@ -368,7 +449,8 @@ void check(Buffer& buffer, const char* address, int bytes, bool write, bool atom
     char* at = buffer.data + k * buffer.granule;
     if (!write && shadow.write.run != machine.run && buffer.set[k] && shadow.read.run == machine.run &&
         shadow.read.block == machine.block && shadow.read.thread / kLanes == me.warp() &&
-        (shadow.read.lanes & now.lanes) && shadow.read.epoch == machine.epoch && shadow.read.time == now.time)
+        (shadow.read.lanes & now.lanes) && shadow.read.epoch == machine.epoch && shadow.read.time == now.time &&
+        shadow.read.strength <= strength && shadow.read.late == now.late)
       continue;  // as it did just before
     const bool written = is_ordered(shadow.write, buffer.shared, me);
     if ((!write || atomic) && !buffer.set[k] && !known_fault("unset", place))
@@ -377,29 +459,61 @@ void check(Buffer& buffer, const char* address, int bytes, bool write, bool atom
                     (buffer.shared ? "shared" : "global") + " memory",
                 place);
     if (write) {
-      if (!written && !(atomic && shadow.write.atomic)) {
+      if (!written && !are_meant(strength, shadow.write.strength)) {
         overwritten.push_back({&buffer, at, shadow.write, me.number, place, {}});
         std::memcpy(overwritten.back().value, at, buffer.granule);
       }
-      check_reads(shadow, buffer, at, place);
+      check_reads(shadow, buffer, at, strength, place);
       if (machine.counting && !buffer.shared && shadow.write.run != machine.run)
         least_bytes += std::int64_t(buffer.granule);
       shadow.write = now;
       buffer.set[k] = 1;
     } else {
-      if (!written) report_race("reads what was just written by", buffer, at, shadow.write, me.number, place);
+      if (!written && !are_meant(strength, shadow.write.strength))
+        report_race("reads what was just written by", buffer, at, shadow.write, me.number, place);
       Access& read = shadow.read;
       const bool now_running = read.run == machine.run && (!buffer.shared || read.block == machine.block);
       if (machine.counting && !buffer.shared && !now_running) least_bytes += std::int64_t(buffer.granule);
-      if (now_running && read.block == machine.block && read.epoch == machine.epoch) {
+      if (now_running && read.block == machine.block && read.epoch == machine.epoch && read.lanes) {
         add_read(read, now);
       } else {
-        const bool blocks = now_running && (read.blocks || read.block != machine.block);
+        std::uint32_t blocks = now_running ? read.blocks : 0;
+        if (blocks && !me.told.empty() && are_known(blocks, me)) blocks = 0;
+        if (now_running && read.block != machine.block && !is_ordered_read(read, me))
+          blocks = with_reader(blocks, read);
         read = now;
         read.blocks = blocks;
       }
     }
   }
+}
+
+bool in_shared(const char* address) { return std::size_t(address - shared_arena) < kSharedArena; }
+Buffer* shared_buffer(const char* address, int bytes) {
+  for (Buffer* buffer : shared_now)
+    if (address >= buffer->data && address + bytes <= buffer->data + buffer->bytes) return buffer;
+  return nullptr;
+}
+
+// Whether it lies in a part of the program that the loader made read-only: literals and tables.
+bool is_constant(const char* address) {
+  static const auto parts = [] {
+    std::vector<std::pair<std::uint64_t, std::uint64_t>> found;
+    dl_iterate_phdr(
+        [](dl_phdr_info* info, std::size_t, void* to) {
+          for (int k = 0; k < info->dlpi_phnum; ++k) {
+            const auto& part = info->dlpi_phdr[k];
+            const auto begin = info->dlpi_addr + part.p_vaddr;
+            if ((part.p_type == PT_LOAD && !(part.p_flags & PF_W)) || part.p_type == PT_GNU_RELRO)
+              static_cast<decltype(found)*>(to)->emplace_back(begin, begin + part.p_memsz);
+          }
+          return 0;
+        },
+        &found);
+    return found;
+  }();
+  const auto at = std::uint64_t(address);
+  return std::ranges::any_of(parts, [=](const auto& part) { return at >= part.first && at < part.second; });
 }
 
 void outside(const std::string& what, std::uint64_t place, bool fatal) {
@@ -409,30 +523,32 @@ void outside(const std::string& what, std::uint64_t place, bool fatal) {
 
 }  // namespace
 
-void access(const void* pointer, int bytes, bool write, bool atomic, std::uint64_t place) {
+void access(const void* pointer, int bytes, bool write, Strength strength, std::uint64_t place) {
   if (inside) return;
   const char* address = static_cast<const char*>(pointer);
   if (!machine.current) {
-    if (arena && std::size_t(address - arena) < kArena)
+    const Buffer* buffer = global_buffer(address);
+    if (buffer ? !buffer->managed : in_arena(address))
       add_fault("outside", "the host's code touches a GPU's memory, which ends a program on a GPU", place);
     return;
   }
-  if (std::size_t(address - machine.stacks) < machine.stacks_bytes) return;  // local memory
+  Thread& me = *machine.current;
+  if (std::size_t(address - machine.stacks - kStack * std::size_t(me.number)) < kStack) return;  // its local memory
   const Inside own;
   if (!overwritten.empty()) settle();
+  if (me.row.place) end_row(address, bytes);
   const char* verb = write ? "writes" : "reads";
   if (std::uint64_t(address) % std::uint64_t(bytes) && bytes <= 16)
     add_fault("misaligned",
-              who(machine.current->number, machine.block) + " " + verb + " " + std::to_string(bytes) +
+              who(me.number, machine.block) + " " + verb + " " + std::to_string(bytes) +
                   " bytes at an address that is no multiple of that",
               place);
-  if (std::size_t(address - shared_arena) < kSharedArena) {
-    for (Buffer* buffer : shared_now)
-      if (address >= buffer->data && address + bytes <= buffer->data + buffer->bytes) {
-        check(*buffer, address, bytes, write, atomic, place);
-        if (machine.counting && !atomic) count(*buffer, address, bytes, write, place);
-        return;
-      }
+  if (in_shared(address)) {
+    if (Buffer* buffer = shared_buffer(address, bytes)) {
+      check(*buffer, address, bytes, write, strength, place);
+      if (machine.counting && strength != Strength::kAtomic) count(*buffer, address, bytes, write, place);
+      return;
+    }
     const Buffer* near = nullptr;
     for (const Buffer* buffer : shared_now)
       if (!near || std::abs(address - buffer->data) < std::abs(address - near->data) ||
@@ -442,19 +558,24 @@ void access(const void* pointer, int bytes, bool write, bool atomic, std::uint64
         std::string(verb) + " outside of shared memory's variables" + (near ? ": " + element(*near, address) : ""),
         place, false);
   }
-  if (std::size_t(address - arena) < kArena) {
-    Buffer* buffer = global_buffer(address);
-    if (!buffer) return outside(std::string(verb) + " global memory that is no buffer's", place, true);
+  if (Buffer* buffer = global_buffer(address)) {
     if (buffer->freed) return outside(std::string(verb) + " a buffer that was freed: " + buffer->name, place, true);
     if (address < buffer->data || address + bytes > buffer->data + buffer->bytes)
       return outside(std::string(verb) + " outside of its buffer: " + element(*buffer, address), place, false);
-    check(*buffer, address, bytes, write, atomic, place);
-    machine.atomics += atomic;
-    if (machine.counting && !atomic) count(*buffer, address, bytes, write, place);
+    check(*buffer, address, bytes, write, strength, place);
+    machine.atomics += strength == Strength::kAtomic;
+    if (machine.counting && strength != Strength::kAtomic) count(*buffer, address, bytes, write, place);
     return;
   }
+  if (in_arena(address)) return outside(std::string(verb) + " global memory that is no buffer's", place, true);
   if (std::size_t(address - machine.body) < machine.body_bytes) return;  // parameters
-  if (address >= &__executable_start && address < &_end) return;         // constants
+  if (std::size_t(address - reinterpret_cast<char*>(machine.threads)) < sizeof(Thread) * kMaxThreads)
+    return;  // what meetings left
+  if (is_constant(address)) return write ? outside("writes a constant of the program", place, true) : void();
+  if (std::size_t(address - machine.stacks) < kStack * kMaxThreads)
+    return outside(verb + std::string(" a local variable of ") +
+                       who(int(std::size_t(address - machine.stacks) / kStack), machine.block),
+                   place, false);
   outside(verb + std::string(std::uint64_t(address) < 4096 ? " through a null pointer" : " the host's memory"), place,
           true);
 }
@@ -464,9 +585,7 @@ std::string who(int number, std::uint32_t block) {
 }
 
 void begin_run() {
-  fenced_blocks.clear();
-  released.clear();
-  atomics_seen = false;
+  pass = {};
   if (machine.counting) global_bytes = least_bytes = 0;
 }
 
@@ -476,7 +595,7 @@ void begin_block(std::size_t dynamic_bytes) {
   if (!shared_arena) {
     shared_arena = static_cast<char*>(
         mmap(nullptr, kSharedArena, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
-    program_base = std::uint64_t(&__executable_start);
+    program_base = load_base();
   }
   // What the last block left is no value: 0xff bytes, NaN as floats.
   if (shared_used) std::memset(shared_arena, 0xff, std::min(kSharedArena, shared_used + 4096));
@@ -484,7 +603,6 @@ void begin_block(std::size_t dynamic_bytes) {
   begin_epoch();
   shared_now.clear();
   for (auto& [key, variable] : shared_variables) variable->data = nullptr;
-  acquired.clear();
   dynamic_size = dynamic_bytes;
 }
 
@@ -530,6 +648,7 @@ void end_warp() {
 }
 
 void begin_launch() {
+  know_variables();
   for (auto& buffer : buffers) {
     if (buffer->freed) continue;
     buffer->before.assign(buffer->data, buffer->data + buffer->bytes);
@@ -556,7 +675,7 @@ void restore_memory() {
 }
 
 void compare_memory(int order) {
-  if (atomics_seen) return;  // they may come in any order
+  if (pass.atomics) return;  // they may come in any order
   for (auto& buffer : buffers) {
     if (buffer->freed || std::memcmp(buffer->data, buffer->first.data(), buffer->bytes) == 0) continue;
     const auto differ = std::mismatch(buffer->first.begin(), buffer->first.end(), buffer->data);
@@ -602,8 +721,7 @@ void name_arguments(const char* names, const Argument* list, int count) {
   if (int(words.size()) != count) return;
   for (int k = 0; k < count; ++k) {
     const char* pointer = static_cast<const char*>(list[k].pointer);
-    if (!pointer || std::size_t(pointer - arena) >= kArena) continue;
-    if (Buffer* buffer = global_buffer(pointer)) {
+    if (Buffer* buffer = pointer ? global_buffer(pointer) : nullptr) {
       buffer->names.push_back({pointer, words[std::size_t(k)], list[k].element});
       std::ranges::stable_sort(buffer->names, {}, &Named::base);
     }
@@ -626,8 +744,8 @@ __attribute__((noinline)) void async_copy(std::uint32_t shared, const void* glob
   Thread& thread = *machine.current;
   const auto place = std::uint64_t(__builtin_return_address(0)) - 1;
   char* to = shared_pointer(shared, bytes, place);
-  if (given > 0) access(global, given, false, false, place);
-  access(to, bytes, true, false, place);
+  if (given > 0) access(global, given, false, Strength::kPlain, place);
+  access(to, bytes, true, Strength::kPlain, place);
   const Inside own;
   std::memset(to, 0xff, std::size_t(bytes));
   for (Buffer* buffer : shared_now)
@@ -652,7 +770,7 @@ void async_wait(int pending) {
     std::memset(copy->to, 0, std::size_t(copy->bytes));
     std::memcpy(copy->to, copy->from, std::size_t(copy->given));
     --inside;
-    access(copy->to, copy->bytes, true, false, copy->place);
+    access(copy->to, copy->bytes, true, Strength::kPlain, copy->place);
     ++inside;
   }
   thread.copies.erase(thread.copies.begin(), copy);
@@ -660,6 +778,7 @@ void async_wait(int pending) {
 }
 
 __attribute__((noinline)) void unknown_instruction(const char* instruction) {
+  const Inside own;
   add_fault("unsupported", std::string("the emulator does not know ") + instruction,
             std::uint64_t(__builtin_return_address(0)) - 1);
   abandon_launch();
@@ -667,25 +786,242 @@ __attribute__((noinline)) void unknown_instruction(const char* instruction) {
 
 void copy_bytes(void* to, const void* from, std::size_t bytes) { std::memcpy(to, from, bytes); }
 
-__attribute__((noinline)) void atomic_access(const void* address, std::size_t bytes) {
-  atomics_seen = true;
-  if (machine.current) {
-    const Inside own;
-    auto& by = released[address];
-    acquired.insert(by.begin(), by.end());
-    if (fenced_blocks.contains(machine.block)) by.insert(machine.block);
+// ---- what threads tell each other by atomic operations and volatile flags -------------------------------------------
+void Moment::join(const Moment& other) {
+  if (other.epoch < epoch || other.clock.empty()) return;
+  if (other.epoch > epoch || clock.empty()) {
+    *this = other;
+    return;
   }
-  access(address, int(bytes), true, true, std::uint64_t(__builtin_return_address(0)) - 1);
+  const std::size_t begin = std::min(first, other.first),
+                    end = std::max(first + clock.size(), other.first + other.clock.size());
+  std::vector<std::uint32_t> both(end - begin);
+  for (std::size_t k = begin; k < end; ++k) both[k - begin] = std::max(of(k), other.of(k));
+  first = begin;
+  clock = std::move(both);
 }
 
-void fence() {
-  const Inside own;
-  fenced_blocks.insert(machine.block);
+const Moment* Knowledge::of(std::uint32_t block) const {
+  if (!all_) return nullptr;
+  const auto found = all_->find(block);
+  return found == all_->end() ? nullptr : found->second.get();
 }
+
+void Knowledge::join(const Knowledge& other) {
+  if (!other.all_ || other.all_ == all_) return;
+  if (!all_) {
+    all_ = other.all_;
+    return;
+  }
+  std::shared_ptr<Moments> both;
+  for (const auto& [block, moment] : *other.all_) {
+    const auto found = all_->find(block);
+    if (found != all_->end() && found->second == moment) continue;
+    if (!both) both = std::make_shared<Moments>(*all_);
+    auto& mine = (*both)[block];
+    if (mine) {
+      auto joined = std::make_shared<Moment>(*mine);
+      joined->join(*moment);
+      mine = std::move(joined);
+    } else {
+      mine = moment;
+    }
+  }
+  if (both) all_ = std::move(both);
+}
+
+void Knowledge::join(std::uint32_t block, const std::shared_ptr<const Moment>& moment) {
+  if (!moment) return;
+  Knowledge one;
+  one.all_ = std::make_shared<Moments>(Moments{{block, moment}});
+  join(one);
+}
+
+void Fence::join(const Fence& other) {
+  known.join(other.known);
+  if (!other.own || other.own == own) return;
+  if (!own) {
+    own = other.own;
+    return;
+  }
+  auto both = std::make_shared<Moment>(*own);
+  both->join(*other.own);
+  own = std::move(both);
+}
+
+void join_told(std::span<Thread* const> threads) {
+  if (!machine.telling) return;
+  Told all;
+  const Told* last = nullptr;
+  for (const Thread* thread : threads)
+    if (!last || !(thread->told == *last)) all.join(*(last = &thread->told));
+  for (Thread* thread : threads) thread->told = all;
+}
+
+namespace {
+
+// What this thread knows behind the last operation that told something at the address.
+void listen(const void* address) {
+  if (pass.told.empty()) return;
+  const auto found = pass.told.find(address);
+  if (found == pass.told.end()) return;
+  Thread& me = *machine.current;
+  machine.telling = true;
+  me.told.known.join(found->second.to_all);
+  if (found->second.block == machine.block) me.told.known.join(found->second.in_block);
+  const Moment* own = me.told.known.of(machine.block);
+  if (!own || own->epoch != machine.epoch) return;
+  me.known.resize(std::size_t(machine.thread_count));
+  for (std::size_t k = own->first; k < own->first + own->clock.size(); ++k) {
+    auto& mine = k / kLanes == std::size_t(me.warp()) ? me.clock[k % kLanes] : me.known[k];
+    mine = std::max(mine, own->of(k));
+  }
+}
+
+// Whether there was anything that it knew at a fence.
+bool tell(const void* address) {
+  const Told& mine = machine.current->told;
+  if (!mine.fenced_in_block.own) return false;
+  Pass::At& at = pass.told[address];
+  if (at.block != machine.block) at.in_block = {};
+  at.block = machine.block;
+  at.in_block.join(mine.fenced_in_block.known);
+  at.in_block.join(machine.block, mine.fenced_in_block.own);
+  if (!mine.fenced.own) return true;
+  pass.has_told = machine.block;
+  at.to_all.join(mine.fenced.known);
+  at.to_all.join(machine.block, mine.fenced.own);
+  return true;
+}
+
+// `bytes` one after the other, by words where that is possible, as a GPU's loop does it.
+void range(const void* pointer, std::size_t bytes, bool write, std::uint64_t place) {
+  if (!machine.current) {
+    if (bytes) access(pointer, 1, write, Strength::kPlain, place);
+    return;
+  }
+  const char* at = static_cast<const char*>(pointer);
+  const std::size_t word = std::uint64_t(at) % 4 || bytes % 4 ? 1 : 4;
+  for (; bytes; bytes -= word, at += word) access(at, int(word), write, Strength::kPlain, place);
+}
+
+void volatile_access(const void* pointer, int bytes, bool write, std::uint64_t place) {
+  Strength strength = Strength::kVolatile;
+  if (machine.current && !inside) {
+    const char* address = static_cast<const char*>(pointer);
+    if (!write && (in_shared(address) || global_buffer(address))) poll(pointer, bytes, place);
+    const Inside own;
+    if (!write) listen(pointer);
+    if (write && tell(pointer)) strength = Strength::kTelling;
+  }
+  access(pointer, bytes, write, strength, place);
+}
+
+}  // namespace
+
+__attribute__((noinline)) void atomic_access(const void* address, std::size_t bytes) {
+  pass.atomics = true;
+  if (machine.current) {
+    const Inside own;
+    listen(address);
+    tell(address);
+  }
+  access(address, int(bytes), true, Strength::kAtomic, std::uint64_t(__builtin_return_address(0)) - 1);
+}
+
+void fence(bool of_block) {
+  const Inside own;
+  Thread& me = *machine.current;
+  auto now = std::make_shared<Moment>();
+  now->epoch = machine.epoch;
+  now->first = me.known.empty() ? std::size_t(me.warp()) * kLanes : 0;
+  now->clock = me.known;
+  const std::size_t first = std::size_t(me.warp()) * kLanes - now->first;
+  now->clock.resize(std::max(now->clock.size(), first + kLanes));
+  std::copy(me.clock, me.clock + kLanes, now->clock.begin() + std::ptrdiff_t(first));
+  ++me.clock[me.lane()];  // what it does from here on is not told
+  machine.telling = true;
+  const Fence fence{me.told.known, std::move(now)};
+  me.told.fenced_in_block.join(fence);
+  if (!of_block) me.told.fenced.join(fence);
+}
+
+// ---- indices beyond the bounds of an array, which -fsanitize=bounds notices -----------------------------------------
+namespace {
+
+// Whether two indices follow each other in this line of a file.
+bool has_rows(const char* file, int line) {
+  static std::map<std::pair<std::string, int>, bool> known;
+  const auto [found, is_new] = known.try_emplace({file, line}, true);
+  if (is_new) {
+    std::ifstream source(file);
+    std::string text;
+    for (int k = 0; k < line; ++k) std::getline(source, text);
+    std::erase(text, ' ');
+    found->second = !source || text.find("][") != std::string::npos;
+  }
+  return found->second;
+}
+
+void beyond(const char* kind, const Row& row, const std::string& more) {
+  if (known_fault(kind, row.place)) return;
+  const std::string type = row.type;  // 'float [8]', with its quotes
+  add_fault(kind,
+            who(machine.current->number, machine.block) + " takes element " + std::to_string(row.index) +
+                " of an array of type " + type.substr(1, type.size() - 2) + more,
+            row.place);
+}
+
+}  // namespace
+
+// The row's element may be what is accessed now: then it may lie in the array's next row.
+void end_row(const char* address, int bytes) {
+  const Row row = std::exchange(machine.current->row, {});
+  const char* begin = address - row.index * bytes;
+  const Buffer* array = !address ? nullptr : in_shared(begin) ? shared_buffer(begin, 1) : global_buffer(begin);
+  if (array && address >= array->data && address + bytes <= array->data + array->bytes)
+    beyond("note", row, ", which lies in another row of it");
+  else
+    beyond("outside", row, "");
+}
+
+namespace {
+// As libubsan's handlers get it.
+struct TypeDescriptor {
+  std::uint16_t kind, info;
+  char name[];
+};
+struct OutOfBounds {
+  const char* file;
+  std::uint32_t line, column;
+  const TypeDescriptor *array, *index;
+};
+
+void out_of_bounds(const OutOfBounds& what, std::uint64_t index, std::uint64_t place) {
+  if (!machine.current || inside) return;
+  const Inside own;
+  Thread& me = *machine.current;
+  if (me.row.place) end_row(nullptr, 1);
+  const int bits = 1 << (what.index->info >> 1);  // the lowest one: whether it has a sign
+  if (bits < 64 && what.index->info & 1) index = std::uint64_t(std::int64_t(index << (64 - bits)) >> (64 - bits));
+  const Row row{place, std::int64_t(index), what.array->name};
+  const char* first = std::strchr(row.type, '[');
+  const bool is_row = first && !std::strchr(first + 1, '[') && has_rows(what.file, int(what.line));
+  if (is_row)
+    me.row = row;
+  else
+    beyond("outside", row, "");
+}
+}  // namespace
 
 }  // namespace emulator
 
 // ---- memory of the runtime ------------------------------------------------------------------------------------------
+bool emulator::DeviceVariable::is_known() {
+  if (!known) next = std::exchange(not_yet_known, this);
+  return known = true;
+}
+
 cudaError_t cudaMalloc(void** data, std::size_t bytes) {
   using namespace emulator;
   if (!arena) {
@@ -710,11 +1046,17 @@ cudaError_t cudaMalloc(void** data, std::size_t bytes) {
   return cudaSuccess;
 }
 
+cudaError_t cudaMallocManaged(void** data, std::size_t bytes) {
+  const cudaError_t error = cudaMalloc(data, bytes);
+  if (error == cudaSuccess) emulator::buffers.back()->managed = true;
+  return error;
+}
+
 cudaError_t cudaFree(void* data) {
   using namespace emulator;
   if (!data) return cudaSuccess;
   Buffer* buffer = global_buffer(static_cast<char*>(data));
-  if (!buffer || buffer->data != data || buffer->freed) return cudaErrorInvalidValue;
+  if (!in_arena(buffer ? buffer->data : nullptr) || buffer->data != data || buffer->freed) return cudaErrorInvalidValue;
   munmap(buffer->shadow, buffer->shadow_bytes);
   mmap(buffer->data - kPage, ((buffer->bytes + kPage - 1) / kPage + 2) * kPage, PROT_NONE,
        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
@@ -730,8 +1072,8 @@ namespace {
 bool within(const void* data, std::size_t bytes, bool write) {
   using namespace emulator;
   const char* address = static_cast<const char*>(data);
-  if (!arena || std::size_t(address - arena) >= kArena) return true;
   Buffer* buffer = global_buffer(address);
+  if (!buffer && !in_arena(address)) return true;
   if (!buffer || buffer->freed || address < buffer->data || address + bytes > buffer->data + buffer->bytes) {
     add_fault("outside", "a copy or memset goes outside of a buffer", std::uint64_t(__builtin_return_address(0)) - 1);
     return false;
@@ -766,19 +1108,22 @@ cudaError_t cudaMemset(void* to, int value, std::size_t bytes) { return cudaMems
 
 // ---- the hooks ------------------------------------------------------------------------------------------------------
 #define HERE (std::uint64_t(__builtin_return_address(0)) - 1)
+using emulator::Strength;
 extern "C" {
 void __tsan_init() {}
 void __tsan_func_entry(void*) {}
 void __tsan_func_exit() {}
 void __tsan_vptr_update(void*, void*) {}
 void __tsan_vptr_read(void*) {}
-#define HOOKS(bytes)                                                                             \
-  void __tsan_read##bytes(void* p) { emulator::access(p, bytes, false, false, HERE); }           \
-  void __tsan_write##bytes(void* p) { emulator::access(p, bytes, true, false, HERE); }           \
-  void __tsan_unaligned_read##bytes(void* p) { emulator::access(p, bytes, false, false, HERE); } \
-  void __tsan_unaligned_write##bytes(void* p) { emulator::access(p, bytes, true, false, HERE); } \
-  void __tsan_volatile_read##bytes(void* p) { emulator::access(p, bytes, false, false, HERE); }  \
-  void __tsan_volatile_write##bytes(void* p) { emulator::access(p, bytes, true, false, HERE); }
+#define HOOKS(bytes)                                                                                        \
+  void __tsan_read##bytes(void* p) { emulator::access(p, bytes, false, Strength::kPlain, HERE); }           \
+  void __tsan_write##bytes(void* p) { emulator::access(p, bytes, true, Strength::kPlain, HERE); }           \
+  void __tsan_unaligned_read##bytes(void* p) { emulator::access(p, bytes, false, Strength::kPlain, HERE); } \
+  void __tsan_unaligned_write##bytes(void* p) { emulator::access(p, bytes, true, Strength::kPlain, HERE); } \
+  void __tsan_volatile_read##bytes(void* p) { emulator::volatile_access(p, bytes, false, HERE); }           \
+  void __tsan_volatile_write##bytes(void* p) { emulator::volatile_access(p, bytes, true, HERE); }           \
+  void __tsan_unaligned_volatile_read##bytes(void* p) { emulator::volatile_access(p, bytes, false, HERE); } \
+  void __tsan_unaligned_volatile_write##bytes(void* p) { emulator::volatile_access(p, bytes, true, HERE); }
 HOOKS(1)
 HOOKS(2)
 HOOKS(4)
@@ -786,6 +1131,30 @@ HOOKS(8)
 HOOKS(16)
 // Guards of static variables in host code.
 char __tsan_atomic8_load(const volatile char* p, int) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
-void __tsan_read_range(void* p, std::size_t bytes) { emulator::access(p, int(bytes), false, false, HERE); }
-void __tsan_write_range(void* p, std::size_t bytes) { emulator::access(p, int(bytes), true, false, HERE); }
+void __tsan_read_range(void* p, std::size_t bytes) { emulator::access(p, int(bytes), false, Strength::kPlain, HERE); }
+void __tsan_write_range(void* p, std::size_t bytes) { emulator::access(p, int(bytes), true, Strength::kPlain, HERE); }
+void __ubsan_handle_out_of_bounds(void* what, std::size_t index) {
+  emulator::out_of_bounds(*static_cast<emulator::OutOfBounds*>(what), index, HERE);
+}
+
+// rewrite.py gives the C library's functions these names: as accesses byte by byte, of which each is checked.
+void* emulator_memcpy(void* to, const void* from, std::size_t bytes) {
+  emulator::range(from, bytes, false, HERE);
+  emulator::range(to, bytes, true, HERE);
+  return std::memcpy(to, from, bytes);
+}
+void* emulator_memmove(void* to, const void* from, std::size_t bytes) {
+  emulator::range(from, bytes, false, HERE);
+  emulator::range(to, bytes, true, HERE);
+  return std::memmove(to, from, bytes);
+}
+void* emulator_memset(void* to, int value, std::size_t bytes) {
+  emulator::range(to, bytes, true, HERE);
+  return std::memset(to, value, bytes);
+}
+int emulator_memcmp(const void* a, const void* b, std::size_t bytes) {
+  emulator::range(a, bytes, false, HERE);
+  emulator::range(b, bytes, false, HERE);
+  return std::memcmp(a, b, bytes);
+}
 }

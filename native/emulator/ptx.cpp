@@ -101,7 +101,7 @@ __attribute__((noinline)) void multiply_sparse_bf16(float (&d)[4], const std::ui
 __attribute__((noinline)) void load_matrices(std::uint32_t (&registers)[4], std::uint32_t address, bool transposed) {
   const auto place = HERE;
   const char* from = shared_pointer(address, 16, place);
-  access(from, 16, false, false, place);
+  access(from, 16, false, Strength::kPlain, place);
   std::uint32_t row[4];
   copy_bytes(row, from, 16);
   const Exchange all(place, {row[0], row[1], row[2], row[3]});

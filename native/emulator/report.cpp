@@ -23,18 +23,6 @@ struct Place {
 };
 std::map<std::uint64_t, Place> places;
 
-// What the loader added to the addresses of the program.
-std::uint64_t load_base() {
-  std::uint64_t base = 0;
-  dl_iterate_phdr(
-      [](dl_phdr_info* info, std::size_t, void* to) {
-        *static_cast<std::uint64_t*>(to) = info->dlpi_addr;
-        return 1;  // the first one is the program
-      },
-      &base);
-  return base;
-}
-
 // What addr2line, which comes with g++, prints of addresses in this program, without the ends of lines.
 std::vector<std::string> addr2line(const std::string& options, std::span<const std::uint64_t> addresses) {
   std::ostringstream command;
@@ -91,6 +79,7 @@ void resolve(const std::vector<std::uint64_t>& wanted) {
   }
 }
 
+const std::string kNote = "note";
 std::map<const void*, std::string> kernel_names;
 
 struct Key {
@@ -134,6 +123,17 @@ std::string quoted(const std::string& text) {
 }
 
 }  // namespace
+
+std::uint64_t load_base() {
+  std::uint64_t base = 0;
+  dl_iterate_phdr(
+      [](dl_phdr_info* info, std::size_t, void* to) {
+        *static_cast<std::uint64_t*>(to) = info->dlpi_addr;
+        return 1;  // the first one is the program
+      },
+      &base);
+  return base;
+}
 
 bool same_line(std::uint64_t a, std::uint64_t b) {
   resolve({a, b});
@@ -210,7 +210,9 @@ void reset() {
   kernels.clear();
 }
 
-bool any_fault() { return !faults.empty(); }
+bool any_fault() {
+  return std::ranges::any_of(faults, [](const auto& one) { return one.first.kind != kNote; });
+}
 
 Report report() {
   std::vector<std::uint64_t> wanted;
@@ -229,7 +231,7 @@ Report report() {
                0};
     fault.count += seen.count;
   }
-  for (auto& [key, fault] : by_line) result.faults.push_back(std::move(fault));
+  for (auto& [key, fault] : by_line) (fault.kind == kNote ? result.notes : result.faults).push_back(std::move(fault));
   std::map<std::tuple<std::string, std::string, int, std::string, bool, int>, Line> lines;
   std::map<const Line*, double> wastes;
   for (const auto& [key, sum] : counts) {
@@ -244,7 +246,8 @@ Report report() {
     line.shared = key.shared;
     // Several accesses of a line: the first place of the one that wastes most.
     const double waste = double(sum.cost - sum.least) / double(sum.accesses);
-    if (const auto [most, is_new] = wastes.try_emplace(&line, waste); is_new || waste > most->second) {
+    if (const auto [most, is_new] = wastes.try_emplace(&line, waste);
+        is_new || waste > most->second || (waste == most->second && sum.first < line.first)) {
       most->second = waste;
       line.first = sum.first;
     }
@@ -268,13 +271,21 @@ Report report() {
 std::string to_json(const Report& report) {
   std::ostringstream out;
   const char* comma = "";
-  out << "{\"faults\": [";
-  for (const auto& f : report.faults) {
-    out << comma << "{\"kind\": " << quoted(f.kind) << ", \"words\": " << quoted(f.words)
-        << ", \"file\": " << quoted(f.file) << ", \"line\": " << f.line << ", \"other_file\": " << quoted(f.other_file)
-        << ", \"other_line\": " << f.other_line << ", \"count\": " << f.count << "}";
-    comma = ", ";
-  }
+  const auto add_faults = [&](const char* name, const std::vector<Fault>& list) {
+    out << "\"" << name << "\": [";
+    comma = "";
+    for (const auto& f : list) {
+      out << comma << "{\"kind\": " << quoted(f.kind) << ", \"words\": " << quoted(f.words)
+          << ", \"file\": " << quoted(f.file) << ", \"line\": " << f.line
+          << ", \"other_file\": " << quoted(f.other_file) << ", \"other_line\": " << f.other_line
+          << ", \"count\": " << f.count << "}";
+      comma = ", ";
+    }
+  };
+  out << "{";
+  add_faults("faults", report.faults);
+  out << "], ";
+  add_faults("notes", report.notes);
   out << "], \"lines\": [";
   comma = "";
   for (const auto& l : report.lines) {
@@ -305,7 +316,9 @@ std::string to_json(const Report& report) {
 
 std::string to_words(const Report& report) {
   std::ostringstream out;
-  for (const auto& f : report.faults) {
+  auto faults = report.faults;
+  faults.insert(faults.end(), report.notes.begin(), report.notes.end());
+  for (const auto& f : faults) {
     out << f.file << ":" << f.line << ": " << f.kind << ": " << f.words;
     if (f.other_line) out << "; the other is at " << f.other_file << ":" << f.other_line;
     out << " (" << f.count << (f.count == 1 ? " time)\n" : " times)\n");

@@ -7,6 +7,7 @@
 
 #include <math.h>
 
+#include <cassert>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -21,6 +22,7 @@
 #define __device__
 #define __host__
 #define __constant__
+#define __managed__
 #define __forceinline__ inline __attribute__((always_inline))
 #define __align__(n) __attribute__((aligned(n)))
 #define __launch_bounds__(...)
@@ -32,6 +34,10 @@ namespace emulator {
 // An integer or vector as wide as the type, which g++ loads and stores by one instruction, aligned or not.
 template <std::size_t kBytes>
 struct Whole;
+template <>
+struct Whole<1> {
+  typedef std::uint8_t type __attribute__((may_alias));
+};
 template <>
 struct Whole<2> {
   typedef std::uint16_t type __attribute__((may_alias, aligned(1)));
@@ -127,6 +133,11 @@ template <class T>
 cudaError_t cudaMalloc(T** data, std::size_t bytes) {
   return cudaMalloc(reinterpret_cast<void**>(data), bytes);
 }
+cudaError_t cudaMallocManaged(void** data, std::size_t bytes);
+template <class T>
+cudaError_t cudaMallocManaged(T** data, std::size_t bytes, unsigned = 1) {
+  return cudaMallocManaged(reinterpret_cast<void**>(data), bytes);
+}
 cudaError_t cudaFree(void* data);
 cudaError_t cudaMallocHost(void** data, std::size_t bytes);
 cudaError_t cudaFreeHost(void* data);
@@ -137,9 +148,35 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaM
 cudaError_t cudaMemcpy2DAsync(void* to, std::size_t to_pitch, const void* from, std::size_t from_pitch,
                               std::size_t width, std::size_t height, cudaMemcpyKind kind,
                               cudaStream_t stream = nullptr);
+// A symbol is a __device__ or __constant__ variable, which rewrite.py lets be where it is declared.
 template <class T>
-cudaError_t cudaMemcpyFromSymbol(void* to, const T& symbol, std::size_t bytes) {
-  std::memcpy(to, &symbol, bytes);
+cudaError_t cudaMemcpyFromSymbolAsync(void* to, const T& symbol, std::size_t bytes, std::size_t offset,
+                                      cudaMemcpyKind kind, cudaStream_t stream = nullptr) {
+  return cudaMemcpyAsync(to, (const char*)&symbol + offset, bytes, kind, stream);
+}
+template <class T>
+cudaError_t cudaMemcpyFromSymbol(void* to, const T& symbol, std::size_t bytes, std::size_t offset = 0,
+                                 cudaMemcpyKind kind = cudaMemcpyDeviceToHost) {
+  return cudaMemcpyFromSymbolAsync(to, symbol, bytes, offset, kind);
+}
+template <class T>
+cudaError_t cudaMemcpyToSymbolAsync(const T& symbol, const void* from, std::size_t bytes, std::size_t offset,
+                                    cudaMemcpyKind kind, cudaStream_t stream = nullptr) {
+  return cudaMemcpyAsync((char*)&symbol + offset, from, bytes, kind, stream);
+}
+template <class T>
+cudaError_t cudaMemcpyToSymbol(const T& symbol, const void* from, std::size_t bytes, std::size_t offset = 0,
+                               cudaMemcpyKind kind = cudaMemcpyHostToDevice) {
+  return cudaMemcpyToSymbolAsync(symbol, from, bytes, offset, kind);
+}
+template <class T>
+cudaError_t cudaGetSymbolAddress(void** address, const T& symbol) {
+  *address = (void*)&symbol;
+  return cudaSuccess;
+}
+template <class T>
+cudaError_t cudaGetSymbolSize(std::size_t* bytes, const T&) {
+  *bytes = sizeof(T);
   return cudaSuccess;
 }
 cudaError_t cudaMemset(void* to, int value, std::size_t bytes);
@@ -239,6 +276,18 @@ EMULATOR_COMPONENTS(gridDim)
 void* shared_variable(const void* key, const char* name, std::size_t bytes, std::size_t alignment);
 void* dynamic_shared(const char* name, std::size_t alignment);
 
+// A variable of the GPU's memory in the program, between kGuard bytes that nothing may touch. It lasts.
+constexpr std::size_t kGuard = 1024;
+struct DeviceVariable {
+  const char* name;
+  const volatile void* data;
+  std::size_t bytes, alignment;
+  bool managed;  // the host may touch it
+  bool known = false;
+  DeviceVariable* next = nullptr;
+  bool is_known();  // from here on
+};
+
 // What the lanes of a warp gave when they met: `values` by lane, of the lanes in `mask`.
 struct Met {
   const std::uint64_t* values;
@@ -254,8 +303,11 @@ int meet_block(bool value, bool* all);
 std::uint64_t value_of(const Met& met, int lane);
 
 void atomic_access(const void* address, std::size_t bytes);      // what follows on it is one indivisible operation
+void atomic_done(const void* address, bool changed);             // a thread that changes nothing again and again waits
 void copy_bytes(void* to, const void* from, std::size_t bytes);  // unseen by the hooks
-void fence();
+void fence(bool of_block);                                       // of_block: for the thread's own block only
+void pause();                                                    // lets other threads run
+std::uint64_t cycles();                                          // of this machine's processor
 
 struct Argument {
   const void* pointer;
@@ -326,12 +378,13 @@ T from_bits(std::uint64_t bits) {
   return value;
 }
 template <class T, class Change>
-T atomically(T* address, Change change) {
+inline __attribute__((always_inline)) T atomically(T* address, Change change) {
   atomic_access(address, sizeof(T));
   T old;
   copy_bytes(&old, address, sizeof(T));
   const T next = change(old);
   copy_bytes(address, &next, sizeof(T));
+  atomic_done(address, to_bits(old) != to_bits(next));
   return old;
 }
 }  // namespace emulator
@@ -349,10 +402,11 @@ EMULATOR_INLINE int __syncthreads_and(int p) {
 }
 EMULATOR_INLINE void __syncwarp(unsigned mask = ~0u) { ::emulator::meet(mask, 0, true); }
 EMULATOR_INLINE unsigned __activemask() { return ::emulator::active_lanes(); }
-EMULATOR_INLINE void __threadfence() { ::emulator::fence(); }
-EMULATOR_INLINE void __threadfence_system() { ::emulator::fence(); }
-EMULATOR_INLINE void __threadfence_block() {}
-EMULATOR_INLINE void __nanosleep(unsigned) {}
+EMULATOR_INLINE void __threadfence() { ::emulator::fence(false); }
+EMULATOR_INLINE void __threadfence_system() { ::emulator::fence(false); }
+EMULATOR_INLINE void __threadfence_block() { ::emulator::fence(true); }
+EMULATOR_INLINE void __nanosleep(unsigned) { ::emulator::pause(); }
+inline long long clock64() { return (long long)::emulator::cycles(); }
 
 // Shuffles. A lane whose source lies outside its part of `width` lanes keeps its own value.
 template <class T>

@@ -8,6 +8,51 @@
 
 namespace emulator {
 
+// What the translations of ptx_words.py call. A register has as many bits as the instruction, or takes its value.
+template <class T, class V>
+T in_register(const V& value) {
+  if constexpr (std::is_arithmetic_v<V> && sizeof(V) == sizeof(T))
+    return from_bits<T>(to_bits(value));
+  else
+    return T(value);
+}
+template <class D, class T>
+void set_register(D& into, T value) {
+  into = in_register<D>(value);
+}
+template <class V>
+auto behind(V at, int bytes) {
+  if constexpr (std::is_pointer_v<V>)
+    return reinterpret_cast<const volatile char*>(at) + bytes;
+  else
+    return at + V(bytes);
+}
+inline const void* shared_memory_at(std::uint64_t address) { return shared_data(std::uint32_t(address)); }
+inline const void* memory_at(const volatile void* at) { return const_cast<const void*>(at); }
+inline const void* memory_at(std::uint64_t at) { return reinterpret_cast<const void*>(at); }
+template <class T, std::size_t kCount>
+struct Words {
+  T of[kCount];
+};
+template <class T, class... Registers>
+EMULATOR_INLINE void load_words(const void* from, Registers&... to) {
+  Words<T, sizeof...(to)> words;
+  copy_whole(&words, static_cast<const decltype(words)*>(from));
+  int k = 0;
+  (set_register(to, words.of[k++]), ...);
+}
+template <class T, class... Values>
+EMULATOR_INLINE void store_words(const void* to, const Values&... values) {
+  const Words<T, sizeof...(values)> words{{in_register<T>(values)...}};
+  copy_whole(static_cast<Words<T, sizeof...(values)>*>(const_cast<void*>(to)), &words);
+}
+unsigned warp();
+inline unsigned lanes_eq() { return 1u << lane(); }
+inline unsigned lanes_lt() { return lanes_eq() - 1; }
+inline unsigned lanes_le() { return lanes_lt() | lanes_eq(); }
+inline unsigned lanes_gt() { return ~lanes_le(); }
+inline unsigned lanes_ge() { return ~lanes_lt(); }
+
 [[noreturn]] void unknown_instruction(const char* instruction);  // reported at its line; ends the launch
 
 // cp.async. What is copied arrives when the thread waits for it; until then the target holds NaN.
@@ -75,12 +120,7 @@ EMULATOR_PTX ptx_prmt_b32(std::uint32_t& result, std::uint32_t a, std::uint32_t 
   result = __byte_perm(a, b, selector);
 }
 EMULATOR_PTX ptx_prefetch_global_L2(const void*) {}
-EMULATOR_PTX ptx_ld_shared_b32(std::uint32_t& value, std::uint32_t address) {
-  value = *static_cast<const std::uint32_t*>(shared_data(address));
-}
 
-EMULATOR_PTX ptx_bar_sync(int number, int count) { named_barrier(number, count, true); }
-EMULATOR_PTX ptx_bar_arrive(int number, int count) { named_barrier(number, count, false); }
 EMULATOR_PTX ptx_mbarrier_init_shared_b64(std::uint32_t address, int count) { init_mbarrier(address, count); }
 EMULATOR_PTX ptx_mbarrier_arrive_shared_b64(std::uint32_t address) { arrive_at_mbarrier(address); }
 EMULATOR_PTX ptx_cp_async_mbarrier_arrive_noinc_shared_b64(std::uint32_t address) {

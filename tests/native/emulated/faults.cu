@@ -241,7 +241,7 @@ __global__ void readers_not_waited_for(float* y, const float* x) {
 }
 __global__ void unknown_instruction(float* y, const float* x) {
   y[threadIdx.x] = x[threadIdx.x];
-  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");  // fault: instruction
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");  // fault: unsupported
 }
 
 // ---- right ones -----------------------------------------------------------------------------------------------------

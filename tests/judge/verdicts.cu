@@ -92,7 +92,9 @@ void relu_forward_deep(float*, std::uint8_t*, const float*, std::int64_t, cudaSt
   write_everywhere(std::string(200000, '[') + "\n");
 }
 void relu_forward_odd(float*, std::uint8_t*, const float*, std::int64_t, cudaStream_t) {
-  write_everywhere("{\"word\": null, \"report\": []}\n");
+  write_everywhere(
+      "{\"word\": \"0\", \"task\": 0, \"call\": 0, \"failed\": \"\", \"refused\": false, \"changed\": [], "
+      "\"differs\": false, \"report\": {\"faults\": [], \"lines\": [], \"kernels\": [{}]}}\n");
 }
 
 // Wrong.

@@ -4,8 +4,8 @@ set(_emulator "${CMAKE_CURRENT_SOURCE_DIR}/native/emulator")
 set(_rewritten "${CMAKE_CURRENT_BINARY_DIR}/emulated")
 
 # A new kernel is emulated unless left_out.txt says why not.
-file(GLOB _kernels CONFIGURE_DEPENDS native/gpu/kernels/*.cu native/gpu/kernels/*/*.cu)
-list(FILTER _kernels EXCLUDE REGEX "/fused/")
+include(EmulatorSources)
+mnist_emulator_sources(_kernels kernels)
 file(STRINGS "${_emulator}/left_out.txt" _left_out REGEX "^[a-z]")
 foreach(_line IN LISTS _left_out)
   string(REGEX REPLACE " .*" "" _name "${_line}")
@@ -37,27 +37,25 @@ add_custom_command(OUTPUT ${_planted_rewritten}
 
 file(STRINGS "${_emulator}/flags.txt" _emulated_flags REGEX "^-")
 
-add_library(emulator OBJECT ${_emulator}/barriers.cpp ${_emulator}/machine.cpp ${_emulator}/memory.cpp
-  ${_emulator}/ptx.cpp ${_emulator}/report.cpp ${_emulator}/runtime.cpp
-  native/gpu/cuda/buffer.cpp native/gpu/cuda/check.cpp native/host/require.cpp)
+mnist_emulator_sources(_machine machine checks)
+add_library(emulator OBJECT ${_machine})
 target_include_directories(emulator PUBLIC "${_emulator}" "${_emulator}/include" PRIVATE native/gpu native/include)
 target_compile_options(emulator PRIVATE ${_warnings} -O3)
 
-file(GLOB _tables CONFIGURE_DEPENDS native/gpu/kernels/*/*.cpp)
-list(FILTER _tables EXCLUDE REGEX "/fused/")
+mnist_emulator_sources(_tables tables)
 add_library(emulated OBJECT ${_emulated} ${_emulated_headers})
 target_link_libraries(emulated PUBLIC emulator)
 target_include_directories(emulated PUBLIC "${_rewritten}" native/gpu native/host native/include)
 target_compile_options(emulated PRIVATE ${_emulated_flags})
-add_library(emulated_host OBJECT ${_tables} ${_emulator}/ladders.cpp ${_emulator}/status.cpp
-  native/host/cpu/reference_ops.cpp)
+add_library(emulated_host OBJECT ${_tables})
 target_link_libraries(emulated_host PUBLIC emulator)
 target_include_directories(emulated_host PUBLIC native/gpu native/host native/include)
 target_compile_options(emulated_host PRIVATE ${_warnings} -O2)
 target_compile_definitions(emulated_host PUBLIC MNIST_WITH_SM80)
 
 # `bench ops --emulate`, which mnist_cuda/bench/emulate.py builds by itself where there is no build folder.
-add_executable(emulated_bench_ops native/emulator/bench_ops.cpp native/gpu/bench/op_cases.cpp)
+mnist_emulator_sources(_bench bench)
+add_executable(emulated_bench_ops ${_bench})
 target_link_libraries(emulated_bench_ops PRIVATE emulated emulated_host emulator)
 add_test(NAME emulated_bench_ops COMMAND emulated_bench_ops log_softmax "" 4)
 

@@ -97,6 +97,12 @@ class OutputError(MnistCudaError):
     exit_code = 6
 
 
+class NotJudgedError(MnistCudaError):
+    """A judged file needs what the emulator does not have, so nothing is known of it."""
+
+    exit_code = 8
+
+
 def exit_code_of(error: BaseException) -> int:
     """What the command line ends with after this error; 1 for one that is our own fault."""
     if isinstance(error, MnistCudaError):

@@ -22,7 +22,8 @@ try:
     from torch import Tensor
 except ImportError as error:
     raise UnavailableError(
-        f"mnist_cuda.torch needs PyTorch, which cannot be imported ({error}); docs/operators.md says how to have both"
+        f"mnist_cuda.torch needs PyTorch, which cannot be imported ({error}): `pip install torch`, then "
+        "`pip install --no-deps mnist-cuda`, which leaves its CUDA libraries as they are"
     ) from error
 
 _TYPES = {torch.float32: "float32", torch.float64: "float64"}

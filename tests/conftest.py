@@ -62,11 +62,16 @@ def pytest_runtest_makereport(item, call):
 
 
 @pytest.fixture
-def emulator(request, tmp_path_factory, monkeypatch):
+def emulator(request, tmp_path_factory):
     """What runs here finds the emulator compiled: once for all tests and all workers of pytest-xdist."""
     folder = tmp_path_factory.getbasetemp()
     own = (folder.parent if hasattr(request.config, "workerinput") else folder) / "emulator"
-    monkeypatch.setenv("XDG_CACHE_HOME", os.environ.get("MNIST_CUDA_TEST_EMULATOR") or str(own))
+    kept = Path(os.environ.get("MNIST_CUDA_TEST_EMULATOR") or own) / "mnist-cuda"
+    for name in ("emulator", "nvcc"):
+        (kept / name).mkdir(parents=True, exist_ok=True)
+        link = Path(os.environ["MNIST_CUDA_CACHE"]) / name
+        if not link.exists():
+            link.symlink_to(kept / name)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -2553,8 +2553,8 @@ JUDGE = [
         "mnist_cuda/judge/verdict.py",
         ("test_judge.py -k cheat",),
         ("judge-takes-nan", "boundary", "right = (error <= bound) |", "right = ~(error > bound) |"),
-        ("judge-forgives-faults", "boundary", "(self.wrong or self.faults or", "(self.wrong or"),
-        ("judge-forgives-no-launch", "boundary", 'if not ran.words["report"]["kernels"]:', "if False:"),
+        ("judge-forgives-faults", "boundary", "if self.wrong or self.faults:", "if self.wrong:"),
+        ("judge-forgives-no-launch", "boundary", "if not launched and any(", "if False and any("),
         ("judge-forgives-changed-inputs", "boundary", 'if ran.words["changed"]:', "if False:"),
         (
             "judge-lets-refuse-any-size",
@@ -2562,6 +2562,27 @@ JUDGE = [
             'if ran.words["refused"] and ran.case.shifted:',
             'if ran.words["refused"]:',
         ),
+    ),
+    *of(
+        "mnist_cuda/judge/verdict.py",
+        ("test_verdicts.py -k 'says_what or sizes or next_step'",),
+        ("judge-knows-what-it-does-not", "boundary", "return NOT_JUDGED if self.unknown else RIGHT", "return RIGHT"),
+        ("judge-takes-values-for-stores", "stale copy", "if name in ran.stored else filling", "if False else filling"),
+        ("judge-forgets-memsets", "boundary", ".size > 1 for name in answers", ".size > 0 for name in answers"),
+        ("judge-repeats-a-solved-exercise", "option", "and not _is_solved(rule, solved)", ""),
+        ("judge-counts-failed-calls", "boundary", "verdict.calls += ended", "verdict.calls += 1"),
+    ),
+    *of(
+        "mnist_cuda/judge/program.py",
+        ("test_verdicts.py -k says_what",),
+        ("judge-believes-any-line", "boundary", 'if words["word"] != word:', "if False:"),
+        ("judge-reads-for-ever", "boundary", "if left <= 0 or not selector.select(left):", "if not selector.select():"),
+    ),
+    *of(
+        "mnist_cuda/judge/build.py",
+        ("test_verdicts.py -k cannot_take",),
+        ("judge-lets-hooks-be-replaced", "boundary", 'if name.startswith("__tsan_") or', "if"),
+        ("judge-lets-constructors-come-first", "boundary", "(?!00099)\\d+", "(?!00099)x"),
     ),
     *of(
         "mnist_cuda/judge/judged_ops.py",
@@ -2599,7 +2620,12 @@ JUDGE = [
         "mnist_cuda/judge/judging.py",
         ("test_judge.py -k 'skeleton_fails or words or start'",),
         ("judge-last-file-decides", "exit code", 'code = max(code, found["exit_code"])', 'code = found["exit_code"]'),
-        ("exercise-solved-though-wrong", "file", "    if exercise and right:", "    if exercise:"),
+        (
+            "exercise-solved-though-wrong",
+            "file",
+            "len(verdicts) == len(fitting) and all(each.right for each in verdicts)",
+            "len(verdicts) == len(fitting)",
+        ),
         ("exercise-overwrites", "file", 'with file.open("x") as out:', 'with file.open("w") as out:'),
     ),
     *of(

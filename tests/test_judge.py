@@ -18,7 +18,17 @@ from tiny import prints, said
 import mnist_cuda
 from mnist_cuda.bench import emulate
 from mnist_cuda.errors import OutputError, UnavailableError, UsageError
-from mnist_cuda.judge import access_picture, build, exercises, judged_ops, judging, python_files, signatures, verdict
+from mnist_cuda.judge import (
+    access_picture,
+    build,
+    exercises,
+    judged_ops,
+    judging,
+    program,
+    python_files,
+    signatures,
+    verdict,
+)
 from mnist_cuda.judge.exercises import EXERCISES
 from mnist_cuda.judge.judged_ops import OPS
 
@@ -194,7 +204,7 @@ def test_start_writes_once_and_the_list_says_what_is_next(tmp_path, monkeypatch,
 
 @needs_compiler
 def test_every_cheat_fails(monkeypatch):
-    monkeypatch.setattr(build, "SECONDS", 5)
+    monkeypatch.setattr(program, "SECONDS", 5)
     found = judging.judge_file(ROOT / "tests" / "judge" / "cheats.cu")
     right = [one["name"] for one in found["verdicts"] if one["right"]]
     assert right == ["relu_forward_right"]
@@ -203,7 +213,11 @@ def test_every_cheat_fails(monkeypatch):
     assert why["wrong_later"]["wrong"][0]["call"] == 11
     assert why["in_place"]["wrong"][0]["failed"] == "changes its input x"
     assert why["empty_later"]["wrong"][0]["unwritten"]
-    assert why["by_host"]["wrong"][0]["failed"] == "launches no kernel"
+    assert why["by_host"]["verdict"] == why["answers_itself"]["verdict"] == "not judged"
+    assert why["by_host"]["unknown"][0].startswith("launches no kernel (count 2)")
+    assert not why["by_host"]["wrong"]
+    assert not why["no_launch_later"]["wrong"][0]["launched"]
+    assert why["too_many_threads"]["faults"][0]["words"].startswith("a block of 1025 threads, at most 1024")
     assert why["ends"]["wrong"][0]["failed"] == "ended the program, with exit code 0"
     assert why["crashes"]["wrong"][0]["failed"].startswith("ended by SIGABRT")
     assert why["waits_for_ever"]["wrong"][0]["failed"] == "did not end within 5 s"
@@ -227,11 +241,8 @@ def test_a_faulty_kernel_fails(number, tmp_path):
     source = tmp_path / Path(file).name
     source.write_text(text)
     fitting = [one for one in signatures.find(text)[0] if one.name == launcher]
-    program = build.EmulatedProgram(source, fitting)
-    try:
-        assert not verdict.judge(program, 0, fitting[0]).right
-    finally:
-        program.close()
+    with build.EmulatedProgram(source, fitting) as emulated:
+        assert verdict.judge(emulated, 0, fitting[0]).outcome == verdict.WRONG
 
 
 OWN = sorted(str(path.relative_to(KERNELS)) for path in KERNELS.glob("*/*.cu") if path.parent.name != "fused")
@@ -366,7 +377,8 @@ def test_a_cell_is_judged(capsys):
     mnist_cuda.load_ipython_extension(Shell())
     magics["judge", "cell"]("norm", NORM)
     shown = capsys.readouterr().out
-    assert shown.startswith("norm.py: batch_norm_backward, op batch_norm_backward\nran        by NumPy\nright ")
+    first = "RIGHT      norm.py: batch_norm_backward, op batch_norm_backward\nran        by NumPy\nnumbers    right "
+    assert shown.startswith(first)
     magics["judge", "cell"]("", "void nothing() {}")
     assert capsys.readouterr().out.startswith("cell.cu:\n")
     magics["judge", "cell"]("", "import cupy\ndef relu_forward(y, passed, x): pass\n")

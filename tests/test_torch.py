@@ -38,7 +38,7 @@ def test_without_pytorch(tmp_path):
     code = "import sys; sys.path.insert(0, sys.argv[1]); import mnist_cuda.torch"
     result = subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, text=True)
     assert result.returncode == 1
-    expected = "mnist_cuda.torch needs PyTorch, which cannot be imported (not here); docs/operators.md says how"
+    expected = "mnist_cuda.torch needs PyTorch, which cannot be imported (not here): `pip install torch`, then "
     assert f"UnavailableError: {expected}" in result.stderr
 
 

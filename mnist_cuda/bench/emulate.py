@@ -5,6 +5,7 @@ docs/emulator.md says what the emulator is and what its numbers mean.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import json
@@ -14,17 +15,18 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
+from mnist_cuda import cache
 from mnist_cuda.bench import occupancy
 from mnist_cuda.bench.record import Record
-from mnist_cuda.errors import UnavailableError, UsageError
+from mnist_cuda.errors import DataError, UnavailableError, UsageError
 from mnist_cuda.files import take_lock
 from mnist_cuda.run.options import RecordOptions
 from mnist_cuda.terminal import console
@@ -55,7 +57,7 @@ class Gpu:
 SHEET = "by its data sheet"
 GPUS = {
     "h200": Gpu(
-        "an H200; memory and arithmetic as docs/records/ops/256.json measured them, clock by its data sheet",
+        "an H200; memory and arithmetic as `bench ops` measured them, clock by its data sheet",
         4.1807e12,
         {"fma": 64.573e12, "tf32": 319.35e12},
         132,
@@ -66,6 +68,7 @@ GPUS = {
     "rtx4090": Gpu(f"an RTX 4090, {SHEET}", 1.008e12, {"fma": 82.6e12, "tf32": 82.6e12}, 128, 2.52e9),
 }
 SECTORS_A_CYCLE = 4  # 128 bytes that the L1 cache of a multiprocessor gives at most
+SHARED = {".h", ".cuh", ".py", ".txt"}  # of what every object is made
 KEPT = 7 * 86400  # seconds that what was compiled stays without a use
 PACKAGE = Path(__file__).resolve().parent.parent
 
@@ -92,11 +95,12 @@ def require_compiler() -> str:
     return compiler
 
 
-def cache_folder() -> Path:
-    """Where compiled objects and programs are kept."""
-    import platformdirs
-
-    return Path(platformdirs.user_cache_dir("mnist-cuda", appauthor=False)) / "emulator"
+def cache_folder(name: str = "emulator") -> Path:
+    """Where compiled objects and programs are kept, made. Raises UnavailableError where nothing can be written."""
+    try:
+        return cache.writable(name)
+    except DataError as error:
+        raise UnavailableError(str(error)) from None
 
 
 def kernel_flags(native: Path) -> list[str]:
@@ -123,68 +127,54 @@ def kernel_headers(native: Path) -> list[Path]:
 
 def build() -> Path:
     """The program, compiled unless it was before from the same sources. Raises UnavailableError without g++."""
-    parts = objects(sources() / "emulator" / "bench_ops.cpp")
-    program = cache_folder() / _digest(*(path.name.encode() for path in parts))
-    if not program.exists():
-        made = program.with_suffix(f".{os.getpid()}")
-        run_compiler([require_compiler(), *parts, "-o", made])
-        made.replace(program)
-    return program
+    compiler, parts = require_compiler(), objects("machine", "checks", "kernels", "tables", "bench")
+
+    def link(_: list[Path], to: Path) -> None:
+        run_compiler([compiler, *parts, "-o", to])
+
+    key = _digest(*(path.name.encode() for path in parts))
+    return _kept({key: parts}, cache_folder(), "the emulator's program", lambda _, __: link, "")[0]
 
 
-def kernel_sources(native: Path) -> list[Path]:
-    """The files of the unfused kernels that are emulated."""
-    gpu = native / "gpu"
-    return [
-        path
-        for path in sorted([*gpu.glob("kernels/*.cu"), *gpu.glob("kernels/*/*.cu")])
-        if path.stem not in left_out(native) and path.parent.name != "fused"
-    ]
+def part(native: Path, name: str) -> list[Path]:
+    """The files of a part of native/emulator/sources.txt that are compiled."""
+    lines = (native / "emulator" / "sources.txt").read_text().splitlines()
+    patterns = [pattern for line in lines for pattern in line.split()[1:] if line.split()[0] == name]
+    found = (path for pattern in patterns for path in sorted(native.glob(pattern)))
+    return [path for path in found if path.parent.name != "fused" and path.stem not in left_out(native)]
 
 
-def checks(native: Path) -> list[Path]:
-    """What kernels' launchers call."""
-    return [
-        native / "gpu" / "cuda" / "buffer.cpp",
-        native / "gpu" / "cuda" / "check.cpp",
-        native / "host" / "require.cpp",
-    ]
-
-
-def objects(main: Path, *more: Path) -> list[Path]:
-    """Those of the emulator, of our kernels and of these files, each compiled unless it was before."""
+def objects(*parts: str) -> list[Path]:
+    """Those of parts of native/emulator/sources.txt, each compiled unless it was before."""
     compiler, native = require_compiler(), sources()
-    emulator, gpu = native / "emulator", native / "gpu"
-    kernels = kernel_sources(native)
-    hosts = [
-        *(path for path in sorted(gpu.glob("kernels/*/*.cpp")) if path.parent.name != "fused"),
-        *(path for path in sorted(emulator.glob("*.cpp")) if path.name != "bench_ops.cpp"),
-        gpu / "bench" / "op_cases.cpp",
-        native / "host" / "cpu" / "reference_ops.cpp",
-        *checks(native),
-        main,
-        *more,
-    ]
+    gpu = native / "gpu"
 
-    def make(_: list[Path], work: Path) -> CompileOne:
+    def make(missing: list[Path], work: Path) -> CompileOne:
         rewritten = work / "rewritten"
-        rewrite(native, gpu, rewritten, [*kernels, *kernel_headers(native)])
+        rewrite(native, gpu, rewritten, [*(path for path in missing if path.suffix == ".cu"), *kernel_headers(native)])
         flags, includes = kernel_flags(native), include_flags(native, rewritten)
 
         def compile_one(path: Path, to: Path) -> None:
-            of_kernel = [*flags, rewritten / f"{path.relative_to(gpu)}.cpp"] if path in kernels else []
+            of_kernel = [*flags, rewritten / f"{path.relative_to(gpu)}.cpp"] if path.suffix == ".cu" else []
             what = of_kernel or ["-O2", "-DMNIST_WITH_SM80", path]
             run_compiler([compiler, "-std=c++20", *includes, "-c", *what, "-o", to])
 
         return compile_one
 
-    note = "compiling the emulator and the kernels, once: about two and a half minutes of processor time"
-    return kept([*kernels, *hosts], native, common_digest(native, compiler), cache_folder(), note, make)
+    files = [path for name in parts for path in part(native, name)]
+    what = "the emulator and our kernels" if "kernels" in parts else "the emulator"
+    return kept(files, native, common_digest(native, *version(compiler)), cache_folder(), what, make)
+
+
+def version(compiler: str) -> tuple[str, str]:
+    """Where a compiler is and what it says of itself: objects of another are others."""
+    return os.path.realpath(compiler), subprocess.run([compiler, "--version"], capture_output=True, text=True).stdout
 
 
 def common_digest(native: Path, *words: str) -> str:
     """Of what all objects depend on: the headers, this file, and how they are compiled."""
-    shared = [path for path in sorted(native.rglob("*")) if path.suffix in {".h", ".cuh", ".py", ".txt"}]
+    folders = [native / name for name in ("emulator", "gpu", "host", "include")]
+    shared = [path for one in folders for path in sorted(one.rglob("*")) if path.suffix in SHARED]
     return _digest(*map(str.encode, words), *(path.read_bytes() for path in (Path(__file__), *shared)))
 
 
@@ -193,44 +183,98 @@ def kept(
     native: Path,
     common: str,
     cache: Path,
-    note: str,
+    what: str,
     make: Callable[[list[Path], Path], CompileOne],
 ) -> list[Path]:
-    """The objects of files below `native`, each compiled unless `cache` has it.
+    """The objects of files below `native`, each compiled unless `cache` has it, sound.
 
-    common: a digest of all else that they depend on. note: what people are told where several are missing. make: given
-    those and a folder to work in, it gives the function that compiles one file to another. Raises UnavailableError.
+    common: a digest of all else that they depend on. what: the words for them. make: given those that are missing and a
+    folder to work in, it gives the function that compiles one file to another. Raises UnavailableError.
     """
-    made = {
-        path: cache / f"{_digest(common.encode(), str(path.relative_to(native)).encode(), path.read_bytes())}.o"
-        for path in files
-    }
-    missing = [path for path, made_of in made.items() if not made_of.exists()]
-    for path in made.keys() - set(missing):
-        made[path].touch()
-    if not missing:
-        return list(made.values())
-    cache.mkdir(parents=True, exist_ok=True)
-    if len(missing) > 1:
-        console.make_console(stderr=True).print(note)
-    lock, _ = take_lock(cache, fcntl.LOCK_EX)  # another process may be compiling the same: wait for what it keeps
-    work = Path(tempfile.mkdtemp(dir=cache))
+    keys = [_digest(common.encode(), str(path.relative_to(native)).encode(), path.read_bytes()) for path in files]
+    return _kept(dict(zip(keys, files, strict=True)), cache, what, make)
+
+
+def _kept(
+    wanted: Mapping[str, Any], cache: Path, what: str, make: Callable[[list[Any], Path], Any], suffix: str = ".o"
+) -> list[Path]:
+    """What is made of each value, by its key, in that order; its file in the cache is named by its sha256, too."""
+    there = _sound(cache, wanted)
+    if len(there) < len(wanted):
+        with _alone(cache, what) as work:
+            there |= _sound(cache, wanted.keys() - there)  # another process has made them
+            missing = {key: wanted[key] for key in wanted if key not in there}
+            if missing:
+                there |= _make_all(missing, cache, work, what, make([*missing.values()], work), suffix)
+    for path in there.values():
+        path.touch()
+    return [there[key] for key in wanted]
+
+
+def _make_all(
+    missing: Mapping[str, Any], cache: Path, work: Path, what: str, make_one: Any, suffix: str
+) -> dict[str, Path]:
+    def make_and_keep(key: str) -> Path:
+        made = work / key
+        make_one(missing[key], made)
+        return made.replace(cache / f"{key}-{_digest(made.read_bytes())}{suffix}")
+
+    err, there = console.make_console(stderr=True), {}
+    with console.LiveLine(err) as line, ThreadPoolExecutor(os.cpu_count()) as pool:
+        if not line.shown:
+            err.print(f"compiling {what}, once: {len(missing)} file{'s' * (len(missing) > 1)}")
+        running = {pool.submit(make_and_keep, key): key for key in missing}
+        try:
+            for done, one in enumerate(as_completed(running)):
+                there[running[one]] = one.result()
+                line.show(done / len(missing), f"compiling {what}", f"{done} of {len(missing)} files", "once")
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+    return there
+
+
+def _sound(cache: Path, keys: Collection[str]) -> dict[str, Path]:
+    """Those that are there by key; what is damaged is removed."""
+    there = {}
+    for path in cache.glob("*-*"):
+        key, _, digest = path.stem.partition("-")
+        with contextlib.suppress(OSError):  # another process has removed it
+            if key in keys and _digest(path.read_bytes()) == digest:
+                there[key] = path
+            elif key in keys:
+                path.unlink()
+    return there
+
+
+@contextlib.contextmanager
+def _alone(cache: Path, what: str) -> Iterator[Path]:
+    """A folder to work in, when no other process works in `cache`; what killed ones left and old files are removed."""
+    holder = cache / "holder"
     try:
-        missing = [path for path in missing if not made[path].exists()]
-        compile_one = make(missing, work)
-
-        def compile_and_keep(path: Path) -> None:
-            compile_one(path, work / made[path].name)
-            (work / made[path].name).replace(made[path])
-
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
-            list(pool.map(compile_and_keep, missing))
-        for old in (path for path in cache.glob("*") if path.is_file() and time.time() - path.stat().st_mtime > KEPT):
-            old.unlink(missing_ok=True)
+        lock, _ = take_lock(cache)
+    except BlockingIOError:
+        who = holder.read_text() if holder.exists() else "another process"
+        console.make_console(stderr=True).print(f"waiting for {who}, which is compiling in {cache}")
+        lock, _ = take_lock(cache, fcntl.LOCK_EX)
+    try:
+        for path in cache.iterdir():
+            with contextlib.suppress(OSError):
+                if path.is_dir():
+                    shutil.rmtree(path)
+                elif time.time() - path.stat().st_mtime > KEPT:
+                    path.unlink()
+        holder.write_text(f"process {os.getpid()} ({' '.join([Path(sys.argv[0]).name, *sys.argv[1:]])[:80]})")
+        work = Path(tempfile.mkdtemp(dir=cache))
+        try:
+            yield work
+        finally:
+            holder.unlink(missing_ok=True)
+            shutil.rmtree(work, ignore_errors=True)
+    except OSError as error:
+        raise UnavailableError(f"{what} cannot be kept in {cache}: {error.strerror}") from error
     finally:
-        shutil.rmtree(work, ignore_errors=True)
         os.close(lock)
-    return list(made.values())
 
 
 def _digest(*parts: bytes) -> str:
@@ -303,7 +347,7 @@ def command(
         estimate.after(done / len(names))
     right = all(map(passes, (*found, *others)))
     if not (found or others):
-        raise UsageError(f"variant '{variant}' is unknown; docs/ladder.md lists all")
+        raise UsageError(f"variant '{variant}' is unknown; `mnist-cuda bench ops --list` lists all")
     known = _resources(found, files, on) if variant else {}
     if output:
         roofs = [roof(row, GPUS[on]) if not row["absent"] else None for row in found]

@@ -100,7 +100,7 @@ def command(options: OpsOptions) -> int:
         rows = [row for row in rows if row["variant"] == options.variant or row["library"]]
     report["rows"] = rows
     if not rows:
-        raise UsageError(f"variant '{options.variant}' is unknown; docs/ladder.md lists all")
+        raise UsageError(f"variant '{options.variant}' is unknown; `mnist-cuda bench ops --list` lists all")
     if output:
         output.write(report, gpu=gpu(), libraries=gpu_libraries())
     if output.on_stdout:

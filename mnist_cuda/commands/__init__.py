@@ -6,6 +6,8 @@ perhaps with a function `spelled_out(words)`, which says what shorter words stan
 EXAMPLES are lines that a user may type; they end the help.
 """
 
+from pathlib import Path
+
 # Name -> one line of help, in the order of `mnist-cuda --help`. The module has the name, with _ for -.
 COMMANDS = {
     "train": "train the network and save it",
@@ -26,8 +28,11 @@ COMMANDS = {
     "help": "print the help of a command",
 }
 
+_PICTURE = Path(__file__).parents[1] / "digit.png"  # in a wheel
+EXAMPLE_PICTURE = _PICTURE if _PICTURE.is_file() else "docs/digit.png"
+
 EXAMPLES = (
     "mnist-cuda train --epochs 1",
     "mnist-cuda evaluate latest --confusion",
-    "mnist-cuda predict docs/digit.png",
+    f"mnist-cuda predict {EXAMPLE_PICTURE}",
 )

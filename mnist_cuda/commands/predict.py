@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mnist_cuda.commands import EXAMPLE_PICTURE
 from mnist_cuda.commands.flags import add_engine_flags, add_json_flag, add_model_flag
 from mnist_cuda.errors import DataError
 
@@ -34,7 +35,7 @@ UNSURE = "the network is not sure"
 
 _BAR = 24  # characters of a bar for 100 %
 
-EXAMPLES = ("mnist-cuda predict docs/digit.png", "mnist-cuda predict photos --model my-run")
+EXAMPLES = (f"mnist-cuda predict {EXAMPLE_PICTURE}", "mnist-cuda predict photos --model my-run")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

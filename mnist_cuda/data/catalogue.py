@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from mnist_cuda.errors import DataError
+from mnist_cuda import cache
 
 
 @dataclass(frozen=True)
@@ -222,17 +221,7 @@ def cache_folder(info: ArraysInfo) -> Path:
 
     Raises DataError where there is neither.
     """
-    root = os.environ.get("MNIST_CUDA_CACHE")
-    if not root:
-        import platformdirs
-
-        try:
-            root = platformdirs.user_cache_dir("mnist-cuda", appauthor=False)
-        except RuntimeError:
-            root = "~"
-        if root.startswith("~"):  # what some versions give where there is no home
-            raise DataError("there is no home folder to keep data sets in: set HOME, or MNIST_CUDA_CACHE to a folder")
-    return Path(root) / info.name
+    return cache.root() / info.name
 
 
 def without_password(text: str) -> str:

@@ -141,6 +141,7 @@ class Gpu:
 
 
 def main(file: str, package: str, where: str, tasks: str, inputs: str, outputs: str, results: str) -> None:
+    word = sys.stdin.buffer.read().decode()  # with which a result counts
     spec = importlib.util.spec_from_file_location("judged", file)
     assert spec
     assert spec.loader
@@ -180,9 +181,11 @@ def main(file: str, package: str, where: str, tasks: str, inputs: str, outputs: 
                 left.flush()
                 changed = [k for k, a in enumerate(arrays) if a.role == "in" and a.own.tobytes() != a.sets[inputs_of]]
                 differs, first = call == 1 and not task["timed"] and found != first, first or found
+                sys.stdout.flush()
                 report: dict[str, Any] = {"faults": [], "lines": [], "kernels": [{}]}
-                answer = {"task": number, "call": call, "failed": why, "refused": False, "changed": changed}
-                print(json.dumps({**answer, "differs": differs, "report": report, **clock}), file=lines, flush=True)
+                answer = {"word": word, "task": number, "call": call, "failed": why, "refused": False}
+                answer |= {"changed": changed, "differs": differs, "report": report, **clock}
+                print(json.dumps(answer), file=lines, flush=True)
 
 
 def words(error: Exception, file: str) -> str:

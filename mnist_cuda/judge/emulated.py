@@ -22,20 +22,9 @@ from mnist_cuda.errors import UnavailableError, UsageError
 if TYPE_CHECKING:
     from mnist_cuda.judge.own_kernels import OwnKernels
 
-# Of an engine, beside kernels and their tables.
-ENGINE_SOURCES = (
-    *("gpu/engines/naive.cpp", "gpu/engines/tiled.cpp", "gpu/engines/cuda_engine.cpp"),
-    *("gpu/engines/batch_feeder.cpp", "gpu/engines/host_feed.cpp"),
-    *("host/engines/engine.cpp", "host/cpu/thread_pool.cpp", "host/cpu/parameters.cpp"),
-)
+PARTS = ("machine", "checks", "kernels", "tables", "engine")  # of its program, beside a user's files
 ENGINES = ("naive", "tiled")
 PARAMETERS = sum(size for *_, size in _native.parameters())
-
-
-def engine_parts() -> list[Path]:
-    """The objects of an emulated engine's program, beside a user's files; compiled unless they were before."""
-    native = emulate.sources()
-    return emulate.objects(native / "emulator" / "train" / "run.cpp", *(native / name for name in ENGINE_SOURCES))
 
 
 class EmulatedEngine:
@@ -63,7 +52,7 @@ class EmulatedEngine:
         weakref.finalize(self, _end, self._process)
 
     def _link(self, objects: list[Path]) -> Path:
-        native, parts = emulate.sources(), engine_parts()
+        native, parts = emulate.sources(), emulate.objects(*PARTS)
         table, program = self._folder / "own_table.cpp", self._folder / "program"
         names = [f"mnist_own_launch_{number}" for number in range(len(objects))]
         table.write_text(

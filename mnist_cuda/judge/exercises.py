@@ -8,10 +8,12 @@ import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from mnist_cuda.bench import emulate
 from mnist_cuda.errors import UsageError, did_you_mean
 from mnist_cuda.files import atomic_write
+from mnist_cuda.judge.hints import HINTS
 from mnist_cuda.judge.signatures import closing
 from mnist_cuda.judge.verdict import Rule, Verdict
 
@@ -22,6 +24,7 @@ HOLE = "Your code."
 @dataclass(frozen=True)
 class Exercise:
     """`holes`: functions of the answer whose bodies the learner writes; `changes`: what else differs in the skeleton.
+    `simpler`: changes of the answer itself; `without`: functions whose paragraphs it is then shown without.
 
     Where `goal` holds for the counters, or the bits do not repeat although they should, the file is not accepted.
     """
@@ -35,6 +38,8 @@ class Exercise:
     changes: tuple[tuple[str, str], ...] = ()
     goal: Rule | None = None
     same_bits: bool = False
+    simpler: tuple[tuple[str, str], ...] = ()
+    without: tuple[str, ...] = ()
 
 
 def _bug(number: int, answer: str, launcher: str, what: str, before: str, after: str) -> Exercise:
@@ -55,6 +60,7 @@ EXERCISES = {
             "does and 0 elsewhere. A NaN passes, so test for x <= 0 rather than for x > 0. The last block has more "
             "threads than there are elements left. T is float.",
             ("relu_forward_kernel",),
+            without=("relu_backward", "relu_backward_kernel"),
         ),
         Exercise(
             "float4",
@@ -76,6 +82,11 @@ EXERCISES = {
             "row by row: w[o,i] is w[o * in + i]. A block has one row b and kBlock outputs. When it is right, read "
             "what the judge says about sectors: a warp reads 32 rows of w at once.",
             ("linear_forward_kernel",),
+            simpler=(('  require_sizes("linear_forward", batch, in, out);\n', ""),),
+            without=(
+                *("require_sizes", "linear_backward"),
+                *(f"linear_backward_{what}_kernel" for what in ("x", "w", "bias")),
+            ),
         ),
         Exercise(
             "coalesce",
@@ -99,6 +110,19 @@ EXERCISES = {
             "slice of the index, blockIdx.z.",
             ("tiled_kernel",),
             goal=Rule("traffic", 8, "bytes of global memory over the arrays'"),
+            simpler=(
+                ("one thread an output; forward and backward", "one thread an output"),
+                ("static_assert(kLinearTile.columns == kTile && kLinearSliceUnit % kTile == 0);\n", ""),
+                (
+                    "  multiply<true, true>(partial, x, w, batch, out, in, slices, stream);\n",
+                    "  const dim3 grid(unsigned(ceil_div(batch, kTile)), unsigned(ceil_div(out, kTile)), "
+                    "unsigned(slices.count));\n"
+                    "  tiled_kernel<true, true><<<grid, dim3(kTile, kTile), 0, stream>>>(partial, x, w, batch, out, "
+                    "in, slices.depth);\n"
+                    "  MNIST_CHECK_LAUNCH();\n",
+                ),
+            ),
+            without=("multiply", "linear_backward_tiled"),
         ),
         Exercise(
             "padding",
@@ -383,7 +407,45 @@ def find(name: str) -> Exercise:
 
 
 def answer(exercise: Exercise) -> str:
-    return (emulate.sources() / "gpu" / "kernels" / exercise.answer).read_text()
+    """Our file, without the functions that the exercise has no use for."""
+    text = (emulate.sources() / "gpu" / "kernels" / exercise.answer).read_text()
+    for before, after in exercise.simpler:
+        assert text.count(before) == 1, f"{exercise.name}: {before!r} is {text.count(before)} times in the answer"
+        text = text.replace(before, after)
+    unused = re.compile(rf"\b({'|'.join(exercise.without)})\(")
+    return "\n\n".join(part for part in text.split("\n\n") if not (exercise.without and unused.search(part)))
+
+
+def solution(exercise: Exercise) -> str:
+    """The answer as a file that the judge counts for the exercise."""
+    changed = [f"// The answer changes `{before.strip()}`." for before, _ in exercise.changes]
+    return "\n".join([f"// exercise: {exercise.name}", *changed, "", answer(exercise)])
+
+
+def next_hint(exercise: Exercise) -> tuple[list[str], int]:
+    """The hints so far and one more, and how many there are; all of them once all were given."""
+    given, hints = _given(), HINTS[exercise.name]
+    count = min(given.get(exercise.name, 0) + 1, len(hints))
+    _write(hints_file(), {**given, exercise.name: count})
+    return list(hints[:count]), len(hints)
+
+
+def hints_file() -> Path:
+    """How many hints to each exercise were given."""
+    return state_file().with_name("hints.json")
+
+
+def _given() -> dict[str, int]:
+    try:
+        found = json.loads(hints_file().read_text())
+    except (OSError, ValueError):
+        return {}
+    return {name: n for name, n in found.items() if isinstance(n, int)} if isinstance(found, dict) else {}
+
+
+def _write(file: Path, state: dict[str, Any]) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    atomic_write(file, json.dumps(state, indent=2).encode() + b"\n")
 
 
 def skeleton(exercise: Exercise) -> str:
@@ -452,8 +514,7 @@ def solved() -> dict[str, str]:
 
 
 def mark_solved(name: str, file: Path) -> None:
-    state_file().parent.mkdir(parents=True, exist_ok=True)
-    atomic_write(state_file(), json.dumps({**solved(), name: str(file.resolve())}, indent=2).encode() + b"\n")
+    _write(state_file(), {**solved(), name: str(file.resolve())})
 
 
 def following(done: Iterable[str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from mnist_cuda import _native
 from mnist_cuda.bench import emulate
 from mnist_cuda.bench.machine_code import find_tool
 from mnist_cuda.errors import UnavailableError
-from mnist_cuda.judge.build import CudaProgram, NotCompiledError, complaint, own_source
+from mnist_cuda.judge.build import OWN_NAME, CudaProgram, NotCompiledError, OtherTypesError, complaint, own_source
 from mnist_cuda.judge.judged_ops import Case, Op
 from mnist_cuda.judge.signatures import Launcher
 
@@ -59,8 +60,10 @@ class Nvcc:
     def run(self, words: Iterable[Any], file: Path) -> None:
         """Call it for a user's file. Raises NotCompiledError."""
         done = subprocess.run([self.path, *self.flags, *map(str, words)], capture_output=True, text=True)
+        if numbers := re.findall(r"types of launcher (\d+)", done.stderr) if done.returncode else []:
+            raise OtherTypesError(map(int, numbers))
         if done.returncode:
-            raise NotCompiledError(complaint(done.stderr, file.resolve()))
+            raise NotCompiledError(complaint(done.stderr, file.resolve()).replace(OWN_NAME, file.name))
 
 
 def find(device: int = 0) -> Nvcc:
@@ -98,25 +101,26 @@ def our_objects(nvcc: Nvcc, native: Path, *more: Path) -> list[Path]:
     """Those of our kernels, which a user's file may call, and of `more`, each compiled unless it was before."""
     kernels = [
         path
-        for path in emulate.kernel_sources(native)
+        for path in emulate.part(native, "kernels")
         if nvcc.capability >= TENSOR_CAPABILITY or path.stem != "tensor_cores"
     ]
     version = subprocess.run([nvcc.path, "--version"], capture_output=True, text=True).stdout
     common = emulate.common_digest(native, nvcc.path, version, *nvcc.flags)
-    note = f"compiling our kernels for {nvcc.words}, once"
+    what = f"our kernels for {nvcc.words}"
 
     def compile_one(path: Path, to: Path) -> None:
         emulate.run_compiler([nvcc.path, *nvcc.flags, *includes(native), "-c", path, "-o", to])
 
-    cache = emulate.cache_folder().with_name("nvcc")
-    sources = [*kernels, *emulate.checks(native), *more]
-    return emulate.kept(sources, native, common, cache, note, lambda *_: compile_one)
+    cache = emulate.cache_folder("nvcc")
+    sources = [*kernels, *emulate.part(native, "checks"), *more]
+    return emulate.kept(sources, native, common, cache, what, lambda *_: compile_one)
 
 
 def compile_own(nvcc: Nvcc, file: Path, launchers: Iterable[Launcher], folder: Path) -> Path:
     """The object of a user's file with judge/own.h's function. Raises NotCompiledError."""
     source, made = folder / "own.cu", folder / "own.o"
-    source.write_text(own_source(file.resolve(), launchers))
+    shutil.copyfile(file, folder / OWN_NAME)
+    source.write_text(own_source(folder / OWN_NAME, launchers))
     where = [*includes(emulate.sources()), f"-I{file.resolve().parent}"]
     nvcc.run([*where, "-Dmain=own_main", "-c", source, "-o", made], file)
     return made
@@ -128,12 +132,6 @@ def link(nvcc: Nvcc, objects: Iterable[Path], to: Path, *more: str, file: Path) 
     return to
 
 
-PROGRAM = (  # beside our kernels and the user's file
-    *("gpu/judge/run.cpp", "gpu/judge/machine.cpp", "gpu/judge/kernels.cpp"),
-    *("gpu/profile/kernel_use.cpp", "gpu/libraries/dynlib.cpp"),
-)
-
-
 class GpuProgram(CudaProgram):
     """A .cu file, compiled for GPU 0. Raises UnavailableError without nvcc, NotCompiledError."""
 
@@ -141,7 +139,7 @@ class GpuProgram(CudaProgram):
 
     def __init__(self, file: Path, launchers: Iterable[Launcher]) -> None:
         self.compiler, native = find(), emulate.sources()
-        super().__init__(file, launchers, our_objects(self.compiler, native, *(native / name for name in PROGRAM)))
+        super().__init__(file, launchers, our_objects(self.compiler, native, *emulate.part(native, "gpu")))
         self.limit = GPU_SECONDS
 
     def make(self, program: Path, launchers: Iterable[Launcher], parts: Iterable[Path]) -> None:

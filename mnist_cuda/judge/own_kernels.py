@@ -11,9 +11,9 @@ from itertools import combinations
 from pathlib import Path
 
 from mnist_cuda.bench import emulate
-from mnist_cuda.errors import UsageError
+from mnist_cuda.errors import NotJudgedError, UsageError
 from mnist_cuda.judge import build, nvcc, signatures
-from mnist_cuda.judge.build import NotCompiledError
+from mnist_cuda.judge.build import NotCompiledError, OtherTypesError
 from mnist_cuda.judge.signatures import Launcher
 
 ENGINE_LACKS = "inverse"  # of batch_norm_backward: an engine has `var`
@@ -108,8 +108,8 @@ class OwnKernels:
             try:
                 made = nvcc.compile_own(compiler, file.path, file.launchers, place)
                 library = nvcc.link(compiler, [made, *ours], place / "own.so", *nvcc.SHARED, file=file.path)
-            except NotCompiledError as error:
-                raise UsageError(f"{file.path} does not compile: {error}") from error
+            except (NotCompiledError, OtherTypesError) as error:
+                raise UsageError(_not_compiled(file, error)) from error
             libraries.append(str(library))
         return self._ops(libraries)
 
@@ -121,8 +121,8 @@ class OwnKernels:
             place.mkdir()
             try:
                 objects.append(build.compile_emulated(file.path, file.launchers, place, name))
-            except NotCompiledError as error:
-                raise UsageError(f"{file.path} does not compile: {error}") from error
+            except (NotCompiledError, NotJudgedError, OtherTypesError) as error:
+                raise UsageError(_not_compiled(file, error)) from error
         _require_distinct(self.files, objects)
         return self._ops(str(number) for number in range(len(self.files))), objects
 
@@ -130,6 +130,13 @@ class OwnKernels:
 def own_kernels(paths: Sequence[Path]) -> OwnKernels | None:
     """The kernels of these files; None without any. Raises UsageError."""
     return OwnKernels(paths) if paths else None
+
+
+def _not_compiled(file: OwnFile, error: Exception) -> str:
+    if isinstance(error, OtherTypesError):
+        one = file.launchers[min(error.numbers)]
+        return f"{file.path}: {signatures.other_types(one.op, one.name)}"
+    return f"{file.path} does not compile: {error}"
 
 
 def _read(path: Path) -> OwnFile:

@@ -17,7 +17,8 @@ from mnist_cuda import _native
 from mnist_cuda.bench.competitors import PEER_PYTHON
 from mnist_cuda.errors import UnavailableError
 from mnist_cuda.judge import judged_ops
-from mnist_cuda.judge.build import NotCompiledError, Program
+from mnist_cuda.judge.build import NotCompiledError
+from mnist_cuda.judge.program import Program
 from mnist_cuda.judge.signatures import Launcher, op_of
 
 # What a file imports, first match first: what runs it on a GPU and without one, and there its most products or
@@ -39,7 +40,9 @@ def find(text: str) -> tuple[list[Launcher], list[str]]:
     try:
         tree = ast.parse(text)
     except SyntaxError as error:
-        raise NotCompiledError(f"line {error.lineno}: {error.msg}") from error
+        raise NotCompiledError(f"line {error.lineno}: {error.msg}" if error.lineno else error.msg) from error
+    except (ValueError, RecursionError, MemoryError) as error:  # a zero byte; more brackets than Python nests
+        raise NotCompiledError(f"Python cannot read it: {error or type(error).__name__}") from error
     found, others = [], []
     for function in tree.body:
         if not isinstance(function, ast.FunctionDef) or not (op := op_of(function.name)):

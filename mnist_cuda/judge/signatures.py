@@ -1,4 +1,4 @@
-"""Which launchers of the ladder's ops a .cu file defines, by its text."""
+"""Which launchers of the ladder's ops a .cu file defines, by its text; the compiler compares their types."""
 
 from __future__ import annotations
 
@@ -79,25 +79,27 @@ def _definition(text: str, body: int, names: list[str], found: list[Launcher], o
     opening = declared.end() - 1
     if closing(head, opening) != len(head) - 1:
         return
-    types = [_type(parameter) for parameter in head[opening + 1 : -1].split(",")]
-    for parameters in op.signatures():
-        if types == [parameter.type for parameter in parameters]:
-            found.append(Launcher(declared[1], "::".join([*names, declared[1]]), op, parameters))
-            return
-    others.append(f"{declared[1]} has other parameters than {op.name}'s launchers: {signature(op, declared[1])}")
+    given = [] if head[opening + 1 : -1].strip() in ("", "void") else head[opening + 1 : -1].split(",")
+    fitting = [parameters for parameters in op.signatures() if len(parameters) == len(given)]
+    if not fitting:
+        others.append(other_types(op, declared[1]))
+        return
+    qualified = "::".join([*names, declared[1]])
+    if all(one.qualified != qualified for one in found):  # of overloads the compiler takes the one that fits
+        best = max(fitting, key=lambda parameters: sum(map(_alike, given, (p.type for p in parameters))))
+        found.append(Launcher(declared[1], qualified, op, best))
 
 
-def _type(parameter: str) -> str:
-    """Without its name; T, of our templates, is float."""
-    words = re.sub(r"\s*\*\s*", "* ", " ".join(parameter.split())).strip()
-    words = re.sub(r"\b(const )?T\*", r"\1float*", words)
-    words = re.sub(r"(?<![\w:])(?=u?int(8|64)_t\b)", "std::", words)
-    words = re.sub(r"^(\w+) const\*", r"const \1*", words).replace("unsigned char", "std::uint8_t")
-    words = words.replace("long long", "std::int64_t")
-    name = re.fullmatch(r"((?:const )?[\w:]+\*?)\s*(?:__restrict__ )?\w*", words)
-    return name[1] if name else words
+def _alike(given: str, wanted: str) -> bool:
+    """Whether two types may be the same, as far as an optional parameter shows; the compiler compares them."""
+    return all((word in given) == (word in wanted) for word in ("*", "const"))
 
 
 def signature(op: Op, name: str) -> str:
     """A launcher's declaration."""
     return f"void {name}({', '.join(f'{p.type} {p.name}' for p in op.parameters)})"
+
+
+def other_types(op: Op, name: str) -> str:
+    """A sentence on a function that has the name of a launcher, but another signature."""
+    return f"{name} has other parameters than {op.name}'s launchers: {signature(op, name)}"

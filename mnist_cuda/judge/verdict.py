@@ -2,27 +2,36 @@
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mnist_cuda.bench.emulate import SECTORS_A_CYCLE
 from mnist_cuda.bench.occupancy import Resources
 from mnist_cuda.judge import judged_ops
-from mnist_cuda.judge.build import EMULATOR, Program, Ran
+from mnist_cuda.judge.build import EMULATOR
+from mnist_cuda.judge.program import FORGED, Program, Ran
 from mnist_cuda.judge.signatures import Launcher, without_comments
 
-MOST_FAULTS = 3  # that people are shown
+RIGHT, WRONG, NOT_JUDGED = "RIGHT", "WRONG", "NOT JUDGED"
+UNSUPPORTED = "unsupported"  # the kind of a fault that is the emulator's
 OUR_HELPERS = ("linear_add_slices_kernel", "linear_backward_bias_kernel")  # of kernels/linear/slices.h
+OF_SIZES = ("outside", "unset", "misaligned", "order")  # faults that may come from a size; a race is none
+TILES = (16, 32, 64, 128, 256)  # whose multiples a kernel may be right at alone
 AROUND = 8  # elements that are shown around a wrong one, either way
 
 
 @dataclass
 class Wrong:
-    """The first wrong element of a call, or `failed`: why there is none."""
+    """The first wrong element of a call, or `failed`: why there is none.
+
+    unwritten: whether nothing stored it; filling: whether it has the bits of memory that nothing has stored to.
+    """
 
     case: str
     call: int = 1  # of the case
@@ -32,6 +41,8 @@ class Wrong:
     got: float = 0
     expected: float = 0
     unwritten: bool = False
+    filling: bool = False
+    launched: bool = True  # whether the call launched a kernel
     count: int = 0
     of: int = 0
     around: list[str] = field(default_factory=list)  # rows: right ., wrong X, not written ?
@@ -45,6 +56,7 @@ class Counters:
     `loads`: of a thread, per multiply-add; `blocks`: of the smallest launch; `atomics`: atomic operations on global
     memory, of all threads; `lines`: what they cost by line and array, the most wasteful first. `first`: by lane of the
     most wasteful access there, how many bytes behind the array's first one it begins, None where the lane idles.
+    `waste`: by counter, about how many cycles of a multiprocessor it costs beyond the least.
     """
 
     of: str
@@ -57,6 +69,7 @@ class Counters:
     blocks: int
     atomics: int
     lines: list[dict[str, Any]]
+    waste: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass
@@ -86,11 +99,19 @@ class Verdict:
     by: str = ""  # what ran it
     cases: int = 0
     ran: int = 0
+    calls: int = 0  # that ended without a failure
+    compared: int = 0  # of them, those whose bits were compared with another order's or another call's
+    unknown: list[str] = field(default_factory=list)  # why it cannot be judged
+    unknown_cases: int = 0  # that need what the emulator does not have
+    ragged: str = ""  # of a wrong one: in which cases it is right, by their sizes
+    stores_known: bool = False  # whether Wrong.unwritten is by stores, not by values
+    warnings: list[str] = field(default_factory=list)  # the compiler's
     tf32: bool = False
     error: float = 0  # the largest, over its bound
     wrong: list[Wrong] = field(default_factory=list)  # one a case, smallest first
     refused: list[str] = field(default_factory=list)  # cases whose arrays the launcher does not take
     faults: list[dict[str, Any]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)  # what is no fault, but seldom meant
     deterministic: bool = True
     times: Times | None = None
     kernels: list[dict[str, Any]] = field(default_factory=list)  # that it launches on the GPU, as mnist/kernel_use.h
@@ -104,15 +125,23 @@ class Verdict:
     resources: Resources = field(default_factory=Resources)
     goal: str = ""  # of its exercise
     goal_missed: bool = False
+    next: str = ""  # what to do then
+
+    @property
+    def outcome(self) -> str:
+        """RIGHT; WRONG for a number or an access; NOT_JUDGED for what could not be found out."""
+        if self.wrong or self.faults:
+            return WRONG
+        return NOT_JUDGED if self.unknown else RIGHT
 
     @property
     def right(self) -> bool:
-        """Whether nothing is wrong with it; other bits in another order are allowed."""
-        return not (self.wrong or self.faults or self.goal_missed)
+        """Whether nothing is wrong with it, and its goal reached; other bits in another order are allowed."""
+        return self.outcome == RIGHT and not self.goal_missed
 
     def to_json(self) -> dict[str, Any]:
-        """With `right` and `next`."""
-        words = {**asdict(self), "right": self.right, "next": advice(self)}
+        """With `verdict` and `right`."""
+        words = {**asdict(self), "verdict": self.outcome.lower(), "right": self.right}
         del words["launched"]
         return words
 
@@ -132,25 +161,41 @@ def judge(program: Program, number: int, launcher: Launcher) -> Verdict:
     op = launcher.op
     code = without_comments(program.file.read_text(errors="replace"))
     verdict = Verdict(launcher.name, op.name, program.by, len(op.cases) + 1, tf32="tf32" in code)
+    verdict.stores_known, verdict.warnings = program.knows_stores, program.warnings
     by_size = sorted(op.cases, key=lambda case: int(np.prod(case.sizes)))
     places: dict[tuple[Any, ...], dict[str, Any]] = {}
     cost = program.last_case(op)
     answers: dict[int, dict[str, judged_ops.Answer]] = {}  # to inputs that several calls have
     cold: list[float] = []
+    bad: dict[judged_ops.Case, bool] = {}  # cases that ran, and whether a number or an access was wrong
     for ran in program.run(number, launcher, [case for case in (*by_size, cost) if program.takes(op, case)]):
         words = case_words(op, ran.case)
         verdict.ran += ran.number == 0
         if ran.case.timed and id(ran.given) not in answers:
             answers[id(ran.given)] = judged_ops.answer(op, ran.case, ran.given)
-        found = _compare(launcher, ran, words, verdict, answers.get(id(ran.given)))
+        faults = ran.words["report"]["faults"] if ran.words else []
+        lacks = [fault for fault in faults if fault["kind"] == UNSUPPORTED]
+        for fault in lacks:
+            _note(verdict.unknown, f"{fault['file']}:{fault['line']}: {fault['words']}")
+        if ran.stopped == FORGED:
+            _note(verdict.unknown, f"it {FORGED} ({words})")
+            break
+        found = None if lacks else _compare(launcher, ran, words, verdict, answers.get(id(ran.given)))
         if found and all(other.case != words for other in verdict.wrong):
             verdict.wrong.append(found)
+        verdict.unknown_cases += bool(lacks) and ran.number == 0
+        bad[ran.case] = bad.get(ran.case, False) or bool(found or faults)
         if not ran.words:
             break
-        for fault in ran.words["report"]["faults"]:
+        for fault in faults:
             key = (fault["kind"], fault["file"], fault["line"], fault["other_line"])
-            if key not in places:
+            if fault not in lacks and key not in places:
                 places[key] = {**fault, "case": words}
+        for note in ran.words["report"]["notes"]:
+            _note(verdict.notes, f"{note['file']}:{note['line']}: {note['words']}")
+        ended = not (lacks or ran.words["failed"])
+        verdict.calls += ended
+        verdict.compared += ended and ran.number == (0 if program.by == EMULATOR else 1)
         verdict.deterministic &= not ran.words["differs"]
         verdict.launched = ran.words["report"]["kernels"] or verdict.launched
         if ran.case.timed and ran.number + 1 < ran.case.calls:
@@ -159,11 +204,39 @@ def judge(program: Program, number: int, launcher: Launcher) -> Verdict:
             warm = 1e6 * ran.words["seconds"] or None
             verdict.times = Times(words, float(np.median(cold)), warm, ran.words["untimed"])
             verdict.kernels = [kernel for kernel in ran.words["report"]["kernels"] if kernel]
-        if ran.case is cost and not ran.words["failed"] and ran.words["report"]["lines"]:
+        if ran.case is cost and ended and ran.words["report"]["lines"]:
             verdict.counters = _counters(op, cost, ran.words["report"])
     verdict.faults = sorted(places.values(), key=lambda fault: fault["kind"] == "order")  # what follows from others
     verdict.deterministic &= all(fault["kind"] != "order" for fault in verdict.faults)
+    if not bad.get(cost, True) and all(fault["kind"] in OF_SIZES for fault in verdict.faults):
+        verdict.ragged = _right_sizes(op, bad)
     return verdict
+
+
+def _note(sentences: list[str], sentence: str) -> None:
+    if sentence not in sentences:
+        sentences.append(sentence)
+
+
+def _right_sizes(op: judged_ops.Op, bad: dict[judged_ops.Case, bool]) -> str:
+    """Of what sizes must be multiples, so that all cases are right, where several are and others are not; or nothing.
+
+    Of all such sentences the one that covers the most cases, and of those the most cautious.
+    """
+    best: tuple[int, int, int] = (1, 0, 0)
+    sentence = ""
+    for count in range(1, len(op.size_names) + 1):
+        for at in itertools.combinations(range(len(op.size_names)), count):
+            for factor in TILES:
+                fitting = [wrong for case, wrong in bad.items() if all(case.sizes[k] % factor == 0 for k in at)]
+                found = (len(fitting), count, factor)
+                if any(fitting) or not any(bad.values()) or found <= best:
+                    continue
+                best, names = found, [op.size_names[k] for k in at]
+                sides = f"sides ({', '.join(names)})" if len(names) == len(op.size_names) > 1 else " and ".join(names)
+                are = f"are multiples of {factor}" if len(names) > 1 else f"is a multiple of {factor}"
+                sentence = f"in all {len(fitting)} cases whose {sides} {are}"
+    return sentence
 
 
 def merge(gpu: Verdict, emulated: Verdict) -> Verdict:
@@ -172,6 +245,12 @@ def merge(gpu: Verdict, emulated: Verdict) -> Verdict:
     gpu.deterministic &= emulated.deterministic
     gpu.wrong = gpu.wrong or [replace(wrong, case=f"{wrong.case}, in the emulator") for wrong in emulated.wrong]
     gpu.faults, gpu.counters, gpu.launched = emulated.faults, emulated.counters, emulated.launched
+    gpu.notes = emulated.notes
+    gpu.warnings, gpu.ragged = emulated.warnings, gpu.ragged or emulated.ragged
+    if emulated.outcome == NOT_JUDGED:
+        gpu.not_emulated = emulated.unknown[0]
+    else:
+        gpu.calls = emulated.calls
     return gpu
 
 
@@ -201,10 +280,9 @@ def _compare(
     if outside := ran.words.get("outside"):
         arrays = [p.name for p in launcher.parameters if p.role in ("out", "in", "scratch")]
         return Wrong(words, call, f"writes outside of {', '.join(arrays[k] for k in outside)}")
-    if not ran.words["report"]["kernels"]:
-        on_stream = " on the stream that it is given" if "outside" in ran.words and verdict.by != EMULATOR else ""
-        return Wrong(words, call, f"launches no kernel{on_stream}")
-    for name, answer in (known or judged_ops.answer(launcher.op, ran.case, ran.given)).items():
+    launched = bool(ran.words["report"]["kernels"])
+    answers = known or judged_ops.answer(launcher.op, ran.case, ran.given)
+    for name, answer in answers.items():
         with np.errstate(invalid="ignore"):
             got = ran.outputs[name].astype(np.float64)
             error = abs(got - answer.value)
@@ -214,7 +292,8 @@ def _compare(
             if answer.scale is not None:
                 verdict.error = max(verdict.error, float(np.nanmax(error / bound, initial=0)))
             continue
-        unwritten = _unwritten(ran.outputs[name])
+        filling = _filling(ran.outputs[name])
+        unwritten = ~ran.stored[name] if name in ran.stored else filling
         index = tuple(int(k) for k in np.argwhere(~right)[0])
         return Wrong(
             words,
@@ -225,14 +304,20 @@ def _compare(
             float(got[index]),
             float(answer.value[index]),
             bool(unwritten[index]),
+            bool(filling[index]),
+            launched,
             int((~right).sum()),
             right.size,
             _around(right, unwritten, index),
         )
+    # A memset can do what needs no kernel, as for an empty row.
+    if not launched and any(np.unique(ran.outputs[name]).size > 1 for name in answers):
+        on_stream = " on the stream that it is given" if verdict.by != EMULATOR else ""
+        _note(verdict.unknown, f"launches no kernel{on_stream} ({words}), and its results are right all the same")
     return None
 
 
-def _unwritten(output: NDArray[Any]) -> NDArray[Any]:
+def _filling(output: NDArray[Any]) -> NDArray[Any]:
     bits = np.ascontiguousarray(output).view(np.uint8 if output.dtype == np.uint8 else np.uint32)
     return np.asarray(bits == np.iinfo(bits.dtype).max)
 
@@ -274,17 +359,31 @@ def _counters(op: judged_ops.Op, case: judged_ops.Case, report: dict[str, Any]) 
     own = [line for line in lines if line["memory"] == "global"]
     products = op.products(of)
     loads = sum(line["lanes"] for line in lines if not line["write"])
+    bytes_asked = sum(kernel["bytes"] for kernel in report["kernels"])
+    idle = 1 - sum(line["lanes"] for line in lines) / (32 * accesses) if accesses else 0.0
+
+    def beyond(unit: str) -> float:
+        return float(sum(line[unit] - line["least"] for line in lines if unit in line))
+
+    waste = {
+        "sectors": beyond("sectors") / SECTORS_A_CYCLE,
+        "turns": beyond("turns"),
+        "traffic": max(0, bytes_asked - needed) / 32 / SECTORS_A_CYCLE,
+        "loads": max(0.0, loads - products / 2) / 32,
+        "idle": idle * accesses,
+    }
     return Counters(
         case_words(op, case),
         ratio("sectors"),
         ratio("turns"),
-        sum(kernel["bytes"] for kernel in report["kernels"]) / needed,
-        1 - sum(line["lanes"] for line in lines) / (32 * accesses) if accesses else 0.0,
+        bytes_asked / needed,
+        idle,
         sum(line["lanes"] * line["bytes"] for line in own) / max(1, sum(line["lanes"] for line in own)),
         loads / products if products else None,
         min((kernel["blocks"] // kernel["launches"] for kernel in report["kernels"]), default=0),
         sum(kernel["atomics"] for kernel in report["kernels"]),
         sorted(sums, key=lambda line: line["least"] - line["cost"]),
+        waste,
     )
 
 
@@ -314,17 +413,18 @@ RULES = (
 EXERCISES_NAMED = re.findall(r"`([\w-]+)`", " ".join(rule.words for rule in RULES))
 
 
-def advice(verdict: Verdict) -> str:
-    """What to do next: by the first rule that holds."""
+def advice(verdict: Verdict, solved: Collection[str] = ()) -> str:
+    """What to do next with a right one: by the rule whose waste costs most, but no exercise that is solved."""
     if not verdict.right:
         return ""
-    if not verdict.deterministic:
+    if not verdict.deterministic and "reduction" not in solved:
         return "sum in a fixed order, so that the bits repeat: exercise `reduction`"
-    if verdict.counters:
-        for rule in RULES:
-            if rule.holds(verdict.counters):
-                return rule.words
-    shown = "the counters show no waste; " if verdict.counters else ""
+    if counters := verdict.counters:
+        holding = [rule for rule in RULES if rule.holds(counters) and not _is_solved(rule, solved)]
+        if holding:
+            return max(holding, key=lambda rule: counters.waste.get(rule.counter, 0)).words
+    wasteful = verdict.counters and any(rule.holds(verdict.counters) for rule in RULES)
+    shown = "" if wasteful or not verdict.counters else "the counters show no waste; "
     if verdict.times and verdict.times.rows:
         own = [row for row in verdict.times.rows if not (row["absent"] or row["library"])]
         best = min(own, key=lambda row: float(row["cold_us"]))
@@ -336,162 +436,8 @@ def advice(verdict: Verdict) -> str:
     return f"{shown}on a GPU, `mnist-cuda bench ops --op {verdict.op}` times the ladder's rows"
 
 
-def lines(verdict: Verdict, seconds: float) -> Iterable[tuple[str, str]]:
-    """The report: a label and its words, a pair a line."""
-    emulated, on_gpu = verdict.by == EMULATOR, bool(verdict.compiled_for)
-    if on_gpu:
-        yield from _compiled_for_gpu(verdict, seconds)
-    elif emulated:
-        yield from _compiled(verdict.resources, seconds)
-    else:
-        yield "ran", f"by {verdict.by}"
-    yield from _right(verdict)
-    for fault in verdict.faults[:MOST_FAULTS]:
-        other = f"; the other is at {fault['other_file']}:{fault['other_line']}" if fault["other_line"] else ""
-        yield "MEMORY", f"{fault['file']}:{fault['line']}: {fault['kind']}: {fault['words']}{other} ({fault['case']})"
-    if len(verdict.faults) > MOST_FAULTS:
-        yield "", f"and {len(verdict.faults) - MOST_FAULTS} more like these; --json has all"
-    if verdict.not_emulated:
-        yield (
-            "memory",
-            f"nothing written beside the outputs, inputs unchanged; no more was seen: {verdict.not_emulated}",
-        )
-    elif not emulated and not on_gpu:
-        yield "memory", "nothing written beside the outputs, inputs unchanged; races and loads were not looked at"
-    elif not verdict.faults:
-        by = ", in the emulator" * on_gpu
-        yield "memory", f"nothing outside of the arrays, no race, nothing read that was not set{by}; inputs unchanged"
-    orders = "three orders of threads and blocks"
-    runs = f"two calls on the GPU and {orders} in the emulator" if on_gpu else orders if emulated else "two calls"
-    other = "order of threads and blocks" if emulated else "call"
-    yield (
-        "bits",
-        f"the same in {runs}" if verdict.deterministic else f"NOT the same in another {other}: two runs may differ",
-    )
-    if verdict.foreign:
-        yield "library", f"launches kernels that are not in the file: {', '.join(verdict.foreign)}"
-    if verdict.times:
-        yield from fast(verdict)
-    elif verdict.by.endswith("the GPU"):
-        yield "fast", "not timed: a wrong kernel's time says nothing"
-    else:
-        yield "fast", "not run here: it needs a GPU"
-    if verdict.counters and not (verdict.wrong or verdict.faults):
-        yield from _because(verdict.counters)
-    if verdict.goal:
-        yield "goal", verdict.goal
-    if verdict.right:
-        yield "next", advice(verdict)
-
-
-def _right(verdict: Verdict) -> Iterable[tuple[str, str]]:
-    if verdict.wrong:
-        yield from _wrong(verdict)
-        return
-    exact = "all elements exact" if not verdict.error else f"error at most {verdict.error:.2f} of its bound"
-    cases = f"all {verdict.ran} cases"
-    if verdict.ran < verdict.cases:
-        cases = f"{verdict.ran} of {verdict.cases} cases, the others are too large for {verdict.by}"
-    yield "right", f"in {cases}; {exact}{', of products in tf32' if verdict.tf32 else ''}"
-    if verdict.refused:
-        yield "", f"refuses, as it may: {'; '.join(verdict.refused)}"
-
-
-def fast(verdict: Verdict, board: bool = False) -> Iterable[tuple[str, str]]:
-    """Its times beside those of the ladder's rows; board: the fastest first."""
-    times = verdict.times
-    assert times
-    share = f"; {100 * times.least_us / times.cold_us:.0f} % of the roof" if times.least_us else ""
-    warm = f"{times.warm_us:.3g} us warm" if times.warm_us else f"no warm time: {times.untimed}"
-    yield "fast", f"{times.cold_us:.4g} us cold, {warm}{share} ({times.of})"
-    if times.refused:
-        yield "REFUSED", times.refused
-    if times.rows_missing:
-        yield "", f"beside no others: {times.rows_missing}"
-    yours = {"variant": f"{verdict.name}, yours", "cold_us": times.cold_us, "warm_us": times.warm_us, "library": False}
-    rows = [row for row in times.rows if not row["absent"]]
-    if rows:
-        yield "", f"  {'':32}{'cold us':>9}{'warm us':>9}{'yours/it':>10}"
-    for row in sorted([*rows, yours], key=lambda row: row["cold_us"]) if board else [*rows, yours] if rows else []:
-        name = row["variant"] + ", a library" * row["library"]
-        warm = f"{row['warm_us']:.4g}" if row["warm_us"] else "-"
-        yield "", f"  {name:32.32}{row['cold_us']:>9.4g}{warm:>9}{times.cold_us / row['cold_us']:>10.2f}"
-
-
-def _compiled_for_gpu(verdict: Verdict, seconds: float) -> Iterable[tuple[str, str]]:
-    yield "compiled", f"in {seconds:.1f} s, for {verdict.compiled_for}"
-    for use in verdict.kernels:
-        spilled = f", {use['local_bytes']} bytes of a thread in memory" if use["local_bytes"] else ""
-        yield (
-            "",
-            f"{use['name']}: {use['registers']} registers{spilled}, {use['shared_bytes']} bytes of shared memory; "
-            f"{use['blocks_per_multiprocessor']} blocks of {use['threads']} threads on a multiprocessor: occupancy "
-            f"{100 * use['occupancy']:.0f} %",
-        )
-    if verdict.resources.gpu:
-        yield "", f"by nvcc for the GPU {verdict.resources.gpu}, which need not be here:"
-        yield from _uses(verdict.resources)
-
-
-def _compiled(resources: Resources, seconds: float) -> Iterable[tuple[str, str]]:
-    if not resources.gpu:
-        why = f": {resources.unknown}" if resources.unknown else ""
-        yield "compiled", f"in {seconds:.1f} s, for the emulator; registers and occupancy were not looked at{why}"
-        return
-    yield "compiled", f"in {seconds:.1f} s, for the emulator, and by nvcc for the GPU {resources.gpu}"
-    yield from _uses(resources)
-
-
-def _uses(resources: Resources) -> Iterable[tuple[str, str]]:
-    for use in resources.kernels:
-        spilled = f", {use.spilled_bytes} bytes spilled to memory" if use.spilled_bytes else ""
-        blocks = "block fits" if use.blocks_per_multiprocessor == 1 else "blocks fit"
-        fit = f"{use.blocks_per_multiprocessor} {blocks} on a multiprocessor, of {use.threads} threads"
-        yield (
-            "",
-            f"{use.name}: {use.registers} registers{spilled}, {use.shared_bytes} bytes of shared memory; {fit}: "
-            f"occupancy {100 * use.occupancy:.0f} %, limited by {' and '.join(use.limited_by)}",
-        )
-
-
-def _wrong(verdict: Verdict) -> Iterable[tuple[str, str]]:
-    first = verdict.wrong[0]
-    stopped = "" if verdict.ran == verdict.cases else f", of {verdict.cases}"
-    call = f", call {first.call}" if first.call > 1 else ""
-    yield "WRONG", f"in {len(verdict.wrong)} of {verdict.ran} cases{stopped}; the smallest: {first.case}{call}"
-    if first.failed:
-        yield "", first.failed
-        return
-    place = f"{first.output}[{','.join(map(str, first.index))}]"
-    found = "was never written" if first.unwritten else f"is {first.got:.6g}"
-    yield "", f"{place} {found}, expected {first.expected:.6g}; {first.count} of {first.of} are wrong"
-    if first.of > 1:
-        yield "", "around it (right ., wrong X, never written ?):"
-        for row in first.around:
-            yield "", "  " + row
-
-
-def _because(counters: Counters) -> Iterable[tuple[str, str]]:
-    label = "because"
-    for line in counters.lines[:3]:
-        if line["cost"] <= line["least"]:
-            break
-        unit = "sectors of 32 bytes" if line["unit"] == "sectors" else "turns of the banks"
-        each = line["cost"] / line["accesses"]
-        yield (
-            label,
-            f"{line['file']}:{line['line']} {'writes' if line['write'] else 'reads'} {line['array']}: "
-            f"{each:.1f} {unit} a warp, {line['least'] / line['accesses']:.1f} at best",
-        )
-        label = ""
-    if label:
-        yield label, "every access takes the fewest sectors and turns"
-    loads = "" if counters.loads is None else f", {counters.loads:.2f} loads a product"
-    yield (
-        "",
-        f"global memory gives {counters.traffic:.1f} times the arrays' bytes; {100 * counters.idle:.0f} % of lanes "
-        f"idle{loads} ({counters.of})",
-    )
+def _is_solved(rule: Rule, solved: Collection[str]) -> bool:
+    return any(name in solved for name in re.findall(r"exercise `([\w-]+)`", rule.words))
 
 
 def exercise_of(text: str) -> str:

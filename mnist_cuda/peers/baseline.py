@@ -82,6 +82,12 @@ TRACED_STEPS = 10
 RANK, RANKS = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))  # torchrun's variables
 
 
+def or_peers(*words: str) -> str:
+    """What else brings a framework: in a checkout, scripts/peers."""
+    there = (Path(__file__).parents[2] / "scripts" / "peers").is_file()
+    return f", or run {' '.join(['scripts/peers', *words])}" if there else ""
+
+
 class BaselineError(Exception):
     """Ends the program with one line and an exit code: 2 usage, 3 data, 4 environment or GPU, 6 weights."""
 

@@ -38,7 +38,7 @@ try:
     from jax.experimental import multihost_utils
     from jax.sharding import Mesh, NamedSharding, PartitionSpec
 except ImportError as error:
-    sys.exit(f"error: {sys.executable} has no JAX ({error}); install jax and numpy, or run scripts/peers --jax")
+    sys.exit(f"error: {sys.executable} has no JAX ({error}); install jax and numpy{baseline.or_peers('--jax')}")
 
 MODES = ("scan", "step")
 # Steps in one call of the compiled loop: a loop of known length needs no word from the host between its steps.

@@ -36,7 +36,7 @@ try:
     from torch import nn
     from torch.nn import functional as F
 except ImportError as error:
-    sys.exit(f"error: {sys.executable} has no PyTorch ({error}); install torch and numpy, or run scripts/peers")
+    sys.exit(f"error: {sys.executable} has no PyTorch ({error}); install torch and numpy{baseline.or_peers()}")
 
 MODES = ("eager", "compile", "max-autotune", "graph")
 COMPILER_MODES = {"compile": "default", "max-autotune": "max-autotune-no-cudagraphs"}  # the graph is our own

@@ -55,6 +55,8 @@ struct Report {
 void set_orders(int count);
 void reset();  // forgets what was seen; memory stays
 bool any_fault();
+void forget(void* data, std::size_t bytes);  // of global memory: it holds NaN and counts as never written
+std::vector<char> stored(const void* data, std::size_t bytes);  // a bit for each byte: whether it was written since
 Report report();
 std::string to_json(const Report& report);
 std::string to_words(const Report& report);

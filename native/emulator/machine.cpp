@@ -397,6 +397,24 @@ void run_grid(int order, std::size_t dynamic_bytes) {
   }
 }
 
+// Why no GPU starts this launch; empty where one does.
+std::string launch_fault(dim3 grid, dim3 block, std::uint64_t count, std::size_t dynamic_bytes) {
+  const auto words = [](const dim3& of) {
+    return std::to_string(of.x) + " x " + std::to_string(of.y) + " x " + std::to_string(of.z);
+  };
+  if (count < 1) return "a block of " + words(block) + " threads, at least 1 each way";
+  if (count > kMaxThreads) return "a block of " + std::to_string(count) + " threads, at most 1024";
+  if (block.z > 64) return "a block of " + words(block) + " threads, at most 64 the third way";
+  if (!grid.x || !grid.y || !grid.z) return "a grid of " + words(grid) + " blocks, at least 1 each way";
+  if (grid.x > 0x7fffffff) return "a grid of " + words(grid) + " blocks, at most 2147483647 the first way";
+  if (grid.y > 65535 || grid.z > 65535)
+    return "a grid of " + words(grid) + " blocks, at most 65535 the second and the third way";
+  if (dynamic_bytes > dynamic_limit)
+    return std::to_string(dynamic_bytes) + " bytes of dynamic shared memory, at most " + std::to_string(dynamic_limit) +
+           (dynamic_limit < kMostShared ? "; cudaFuncSetAttribute asks for more" : "");
+  return "";
+}
+
 }  // namespace
 
 void wait(State state, std::uint64_t place) {
@@ -444,6 +462,14 @@ void abandon_launch() {
   void* dead;
   emulator_switch(&dead, host_stack);
   std::abort();
+}
+
+__attribute__((noinline)) std::uint64_t place_of_launch() {
+  const std::uint64_t place = std::uint64_t(__builtin_return_address(0)) - 1;
+  if (!machine.current) return place;
+  const Inside own;
+  add_fault("unsupported", "the emulator has no launch inside a kernel", place);
+  abandon_launch();
 }
 
 uint3 thread_index() { return machine.current->index; }
@@ -508,12 +534,14 @@ __attribute__((noinline)) int meet_block(bool value, bool* all) {
 }
 
 void launch(const char* kernel, const void* body, std::size_t body_bytes, void (*thread)(const void*), dim3 grid,
-            dim3 block, std::size_t dynamic_bytes) {
+            dim3 block, std::size_t dynamic_bytes, std::uint64_t place) {
   const std::uint64_t count = std::uint64_t(block.x) * block.y * block.z;
-  if (count < 1 || count > kMaxThreads || block.z > 64 || !grid.x || !grid.y || !grid.z || grid.y > 65535 ||
-      grid.z > 65535 || dynamic_bytes > dynamic_limit)
+  if (const auto why = launch_fault(grid, block, count, dynamic_bytes); !why.empty()) {
+    machine.kernel = kernel;
+    add_fault("launch", why, place);
     return set_last_error(count > kMaxThreads || dynamic_bytes > dynamic_limit ? cudaErrorInvalidValue
                                                                                : cudaErrorInvalidConfiguration);
+  }
   if (!machine.stacks) {
     make_stacks();
     std::signal(SIGALRM, too_long);

@@ -689,6 +689,24 @@ void compare_memory(int order) {
   }
 }
 
+void forget(void* data, std::size_t bytes) {
+  char* address = static_cast<char*>(data);
+  Buffer& buffer = *global_buffer(address);
+  std::memset(data, 0xff, bytes);
+  const std::size_t from = std::size_t(address - buffer.data);
+  if (const std::size_t even = (from | bytes) & -(from | bytes); even && even < buffer.granule) buffer.refine(even);
+  for (std::size_t k = from / buffer.granule; k < (from + bytes) / buffer.granule; ++k) buffer.set[k] = 0;
+}
+
+std::vector<char> stored(const void* data, std::size_t bytes) {
+  const char* address = static_cast<const char*>(data);
+  const Buffer& buffer = *global_buffer(address);
+  std::vector<char> bits((bytes + 7) / 8);
+  for (std::size_t k = 0; k < bytes; ++k)
+    if (buffer.set[(std::size_t(address - buffer.data) + k) / buffer.granule]) bits[k / 8] |= char(1 << k % 8);
+  return bits;
+}
+
 void name_arguments(const char* names, const Argument* list, int count) {
   for (auto& buffer : buffers) buffer->names.clear();
   std::vector<std::string> words(1);
@@ -760,6 +778,7 @@ void async_wait(int pending) {
 }
 
 __attribute__((noinline)) void unknown_instruction(const char* instruction) {
+  const Inside own;
   add_fault("unsupported", std::string("the emulator does not know ") + instruction,
             std::uint64_t(__builtin_return_address(0)) - 1);
   abandon_launch();

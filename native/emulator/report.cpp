@@ -225,7 +225,10 @@ Report report() {
     const Place here = key.place ? places[key.place] : Place{}, there = key.other ? places[key.other] : Place{};
     Fault& fault = by_line[{key.kind, here.file, here.line, there.file, there.line}];
     if (fault.count == 0)
-      fault = {key.kind, seen.words + ", in " + key.kernel, here.file, there.file, here.line, there.line, 0};
+      fault = {key.kind,  seen.words + (key.kernel.empty() ? "" : ", in " + key.kernel),
+               here.file, there.file,
+               here.line, there.line,
+               0};
     fault.count += seen.count;
   }
   for (auto& [key, fault] : by_line) (fault.kind == kNote ? result.notes : result.faults).push_back(std::move(fault));

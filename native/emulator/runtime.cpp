@@ -68,7 +68,11 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* ke
   const auto found = by_address.find(kernel);
   if (found == by_address.end()) return cudaErrorInvalidValue;
   for (unsigned k = 0; k < config->numAttrs; ++k)
-    if (config->attrs[k].id == cudaLaunchAttributeClusterDimension) return cudaErrorInvalidValue;  // not emulated
+    if (config->attrs[k].id == cudaLaunchAttributeClusterDimension) {
+      emulator::add_fault("unsupported", "the emulator has no clusters of thread blocks",
+                          std::uint64_t(__builtin_return_address(0)) - 1);
+      return cudaErrorInvalidValue;
+    }
   found->second(arguments, config->gridDim, config->blockDim, config->dynamicSmemBytes);
   return cudaSuccess;
 }
@@ -133,7 +137,10 @@ const char* cudaGetErrorName(cudaError_t error) {
   return "an unknown error";
 }
 const char* cudaGetErrorString(cudaError_t error) {
-  return error == cudaErrorIllegalAddress  ? "an illegal memory access, in the emulator"
-         : error == cudaErrorLaunchTimeout ? "a kernel that never ends, in the emulator"
-                                           : "an error of the emulator";
+  return error == cudaErrorIllegalAddress         ? "an illegal memory access, in the emulator"
+         : error == cudaErrorLaunchTimeout        ? "a kernel that never ends, in the emulator"
+         : error == cudaErrorInvalidConfiguration ? "invalid configuration argument"
+         : error == cudaErrorInvalidValue         ? "invalid argument"
+         : error == cudaErrorMemoryAllocation     ? "out of memory"
+                                                  : "an error of the emulator";
 }

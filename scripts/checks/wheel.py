@@ -1,7 +1,8 @@
 """Holds a wheel to its promises: its size, the glibc it needs, its architectures, and every command away from home.
 
 The wheel goes into a new environment with what it requires, except for what only a GPU needs. The commands run there
-with no compiler, nvcc or checkout to be found and hardly a variable; the tests' own server has the data. With --gpu the
+with no compiler, nvcc or checkout to be found and hardly a variable; the tests' own server has the data. Then g++ alone
+is visible, and what needs it runs. With --gpu the
 wheel is installed by --no-deps into a folder, for the interpreter that runs this and has the rest (MORE are wheels that
 it lacks), and every CUDA engine trains in every precision. Needs what the tests need, but for pytest, and MNIST in
 MNIST_CUDA_TEST_DATA or ../shared/mnist. Exits with 1 if a promise is broken.
@@ -30,6 +31,9 @@ LIMIT_GLIBC = (2, 35)  # Ubuntu 22.04's, which is what the most used notebook se
 TRAINED = 0.97  # share of the test images after one epoch, at least
 GPU_ONLY = re.compile(r"(nvidia|cuda)-")  # requirements that nothing but a GPU engine wants
 PEERS = [str(path.relative_to(ROOT)) for path in sorted((ROOT / "mnist_cuda" / "peers").glob("*.py"))]
+COMPILER = ("g++", "as", "ld", "addr2line", "nm")
+MORE = ("pillow>=10.1", "ipython")  # for `predict`, and for a notebook's cells
+EXERCISE = "coalesce"  # what `exercise start` writes is not right yet
 HIDDEN = ("g++", "gcc", "c++", "cc", "clang", "nvcc", "cmake", "ninja")
 
 
@@ -136,6 +140,17 @@ class Place:
         """A Python expression after `import mnist_cuda`."""
         code = f"import mnist_cuda, mnist_cuda._native; print({expression})"
         return self._run([str(self.python), "-c", code], expression, 0).strip()
+
+
+def visible_compiler(folder: Path) -> Path | None:
+    """A folder with g++ and what it calls, to go on a PATH; None where this machine has none."""
+    tools = folder / "tools"
+    tools.mkdir()
+    for name in COMPILER:
+        if not (found := shutil.which(name)):
+            return None
+        (tools / name).symlink_to(found)
+    return tools
 
 
 def pip(*arguments: object) -> None:
@@ -256,6 +271,78 @@ def check_commands(place: Place, gpu: bool, peer_python: str | None) -> None:
         check_remedy(place)
 
 
+def emulated(place: Place, relu: Path) -> dict[str, tuple[str, ...]]:
+    """By name, the arguments of what compiles: with a right kernel, and with a few images."""
+    return {
+        "judge": ("judge", "--emulate", str(relu)),
+        "bench": ("bench", "ops", "--emulate", "--op", "relu", "--peers"),
+        "train": (
+            "train",
+            "--emulate",
+            "--dataset",
+            "mnist",
+            "--offline",
+            "-b",
+            "2",
+            "--steps",
+            "1",
+            "--out",
+            "emulated",
+        ),
+    }
+
+
+def judge_cell(text: str) -> str:
+    """A Python expression: what a notebook's cell of `%%judge` prints."""
+    run = "__import__('IPython').core.interactiveshell.InteractiveShell.instance().run_cell"
+    return f"{run}('%load_ext mnist_cuda'), {run}({'%%judge' + chr(10) + text!r})"
+
+
+def check_no_compiler(place: Place) -> None:
+    """Whatever needs g++ says so in one line."""
+    relu = right_kernel(place)
+    said = {name: place.mnist_cuda(*words, expected=4) for name, words in emulated(place, relu).items()}
+    said["cell"] = place.evaluate(judge_cell(relu.read_text())).splitlines()[0]
+    for name, line in said.items():
+        if "apt install g++" not in line or len(line.splitlines()) != 1:
+            raise BrokenPromiseError(f"without g++ {name} says: {line}")
+
+
+def right_kernel(place: Place) -> Path:
+    """A file of relu, which is one of ours."""
+    file = place.work / "relu.cu"
+    file.write_text((ROOT / "native" / "gpu" / "kernels" / "relu" / "naive.cu").read_text())
+    return file
+
+
+def check_compiler(place: Place, tools: Path) -> None:
+    """With g++ alone: kernels of one's own, ours in the emulator, and a step of training there."""
+    place.environment["PATH"] += f":{tools}"
+    if kept := os.environ.get("MNIST_CUDA_TEST_EMULATOR"):  # what the tests have compiled of the same sources
+        cache = Path(place.environment["HOME"]) / ".cache" / "mnist-cuda"
+        (cache / "emulator").symlink_to(Path(kept, "mnist-cuda", "emulator").resolve())
+    relu = right_kernel(place)
+    for words in emulated(place, relu).values():
+        place.mnist_cuda(*words)
+    text = relu.read_text()
+    if "right " not in place.evaluate(judge_cell(text)):
+        raise BrokenPromiseError("%%judge does not call a right kernel right")
+    place.mnist_cuda("exercise", "start", EXERCISE)
+    wrong = place.work / "wrong.cu"
+    wrong.write_text(text.replace("if (k >= count) return;", "if (k >= count - 1) return;"))
+    for file in (wrong, place.work / f"{EXERCISE}.cu"):
+        place.mnist_cuda("judge", "--emulate", file, expected=1)
+
+
+def check_picture(place: Place) -> None:
+    """`predict` reads the digit of the picture that its help names, and no help names what is not there."""
+    shown = place.mnist_cuda("predict", "--help")
+    (picture,) = re.findall(r"mnist-cuda predict (\S+digit\.png)", shown)
+    said = place.mnist_cuda("predict", picture, "--model", "run-cpu-fp32")
+    if not said.startswith(f"{picture}: 5"):
+        raise BrokenPromiseError(f"of the picture of a 5 predict says: {said}")
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags."""
     parser.add_argument("wheels", nargs="+", type=Path, metavar="WHEEL", help="the wheel, and others to go with it")
@@ -289,6 +376,14 @@ def run(args: argparse.Namespace) -> int:
             if peer_python is None:
                 print("not run: PyTorch beside it, because there is no .venv-peers")
             check_commands(place, args.gpu, peer_python)
+            if not args.gpu:
+                pip("--python", place.python, "install", *MORE)
+                check_picture(place)
+                check_no_compiler(place)
+                if tools := visible_compiler(folder):
+                    check_compiler(place, tools)
+                else:
+                    print(f"not run: the emulator, because this machine lacks one of {', '.join(COMPILER)}")
     except BrokenPromiseError as error:
         print(f"{wheel.name}: broken: {error}", file=sys.stderr)
         return 1

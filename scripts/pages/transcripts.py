@@ -102,8 +102,8 @@ def emulator() -> Path:
     from mnist_cuda.bench import emulate
     from mnist_cuda.judge import build, emulated
 
-    build.emulator_parts()
-    emulated.engine_parts()
+    emulate.objects(*build.PARTS)
+    emulate.objects(*emulated.PARTS)
     return emulate.cache_folder()
 
 

@@ -21,7 +21,7 @@ def compile_own(source: Path, made: str, flags: list[str]) -> int:
 
     native = emulate.sources()
     text = source.read_text()
-    included = Path(re.match(r'#include "(.*)"', text)[1])
+    included = Path(re.search(r'#include "(/.*)"', text)[1])
     with tempfile.TemporaryDirectory() as folder:
         rewritten = Path(folder, "rewritten")
         emulate.rewrite(native, native / "gpu", rewritten, emulate.kernel_headers(native))
@@ -68,7 +68,7 @@ def main(words: list[str]) -> int:
     from mnist_cuda.bench import emulate
 
     objects = [word for word in words if word.endswith(".o")]
-    parts = emulate.objects(emulate.sources() / "emulator" / "status.cpp")
+    parts = emulate.objects("machine", "checks", "kernels", "tables")
     linking = ["-Wl,--allow-multiple-definition", *objects, *parts, "-o", made]
     return subprocess.run(["g++", *map(str, linking)]).returncode
 

@@ -27,7 +27,7 @@ COMMANDS = {
     "check": "a training step against float64",
     "around": "start-up, initial values, statistics and evaluation",
     "ops": "every variant of every GPU op",
-    "share": "one row of your card or processor, for docs/cards.md",
+    "share": "one row of your card or processor, for a table of cards",
 }
 
 EXAMPLES = (
@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=["torch", "jax"],
         metavar="NAME",
         help="other frameworks (default: torch jax; `--peers` without a name: none). `torch`: its usual variants. "
-        "`torch:WORD:...`: the simplest variant that has all these words (docs/peers.md explains them). "
+        "`torch:WORD:...`: the simplest variant that has all these words. "
         f"Words {words_of_peers()}",
     )
     group = parser.add_argument_group("measurement")

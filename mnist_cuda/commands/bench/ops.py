@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "images in the batch (default: %(default)s)"
     parser.add_argument("-b", "--batch-size", type=positive, default=256, metavar="N", help=text)
     parser.add_argument("--device", type=gpu, default=0, metavar="N", help="number of the GPU (default: %(default)s)")
-    text = "only this variant (default: all); docs/ladder.md lists each op's"
+    text = "only this variant (default: all); --list names each op's"
     parser.add_argument("--variant", default="", metavar="NAME", help=text)
     add = parser.add_argument
     text = "PyTorch's functions, and kernels in other languages (default: torch triton numba; without a name: none)"

@@ -1,4 +1,4 @@
-"""Measure a card or a processor for docs/cards.md: one JSON file and one Markdown row.
+"""Measure a card or a processor for the documentation's table: one JSON file and one Markdown row.
 
 The row has the time of a training step at three batch sizes, the test accuracy after three epochs, the versions and a
 digest; on a GPU also every op, checked and timed. --check FILE only verifies such a file; exit code 1 if it fails.

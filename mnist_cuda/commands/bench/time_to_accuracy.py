@@ -4,7 +4,7 @@ For each budget of batch size and epochs, choose the learning rate's schedule an
 train with it on the whole training set, the shortest budget first, until the median test accuracy of the seeds is at
 the target. Lists take commas or spaces. Exit code 1 if no budget gets there.
 
---submit FILE judges another program instead, by the rules of docs/mnist-99.md; that program chooses its own recipe.
+--submit FILE judges another program instead, by the rules of our page "mnist-99"; that program chooses its own recipe.
 Exit code 1 if its median is below the target.
 """
 

@@ -7,7 +7,12 @@ import argparse
 from mnist_cuda.commands.flags import add_json_flag
 from mnist_cuda.commands.parser import add_commands
 
-COMMANDS = {"start": "write an exercise's file", "show": "what an exercise asks for"}
+COMMANDS = {
+    "start": "write an exercise's file",
+    "show": "what an exercise asks for",
+    "hint": "print a hint, and with each call one more",
+    "solution": "print the answer",
+}
 
 EXAMPLES = ("mnist-cuda exercise", "mnist-cuda exercise relu", "mnist-cuda exercise start relu")
 

@@ -338,15 +338,17 @@ void remember(const void* kernel, const ByAddress& launch);
 const char* name_of_kernel(const void* kernel);
 
 void launch(const char* kernel, const void* body, std::size_t body_bytes, void (*thread)(const void*), dim3 grid,
-            dim3 block, std::size_t dynamic_bytes);
+            dim3 block, std::size_t dynamic_bytes, std::uint64_t place);
+std::uint64_t place_of_launch();  // where it is called; it ends the launch of a kernel that launches another one
 // A launch, as rewrite.py writes kernel<<<grid, block, bytes, stream>>>(...): `body` calls the kernel.
 template <class Body>
-void run(const char* kernel, const Body& body, dim3 grid, dim3 block, std::size_t dynamic_bytes = 0,
-         cudaStream_t = nullptr) {
+inline __attribute__((always_inline)) void run(const char* kernel, const Body& body, dim3 grid, dim3 block,
+                                               std::size_t dynamic_bytes = 0, cudaStream_t = nullptr) {
+  const std::uint64_t place = place_of_launch();
   later_or_now([=] {
     launch(
         kernel, &body, sizeof body, [](const void* it) { (*static_cast<const Body*>(it))(); }, grid, block,
-        dynamic_bytes);
+        dynamic_bytes, place);
   });
 }
 

@@ -13,6 +13,12 @@ void before_call(int number, cudaStream_t) {
   emulator::reset();
 }
 
+void poison(void* data, std::int64_t bytes, cudaStream_t) { emulator::forget(data, std::size_t(bytes)); }
+
+std::optional<std::vector<char>> stored(const void* data, std::int64_t bytes) {
+  return emulator::stored(data, std::size_t(bytes));
+}
+
 void empty_caches(cudaStream_t) {}
 
 std::string report(const std::function<void(cudaStream_t)>&, cudaStream_t) {

@@ -52,6 +52,12 @@ void before_call(int, cudaStream_t stream) {
   for (int k = 0; k < kDelay; ++k) write_flush(stream);
 }
 
+void poison(void* data, std::int64_t bytes, cudaStream_t stream) {
+  mnist::cuda::fill_bytes(static_cast<char*>(data), 0xff, bytes, stream);
+}
+
+std::optional<std::vector<char>> stored(const void*, std::int64_t) { return {}; }
+
 void empty_caches(cudaStream_t stream) { write_flush(stream); }
 
 std::string report(const std::function<void(cudaStream_t)>& again, cudaStream_t stream) {

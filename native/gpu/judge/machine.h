@@ -5,7 +5,9 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
+#include <vector>
 
 namespace judge {
 
@@ -14,6 +16,12 @@ extern const std::int64_t kGuard;
 
 // Of a task's call `number`, before anything else is queued for it.
 void before_call(int number, cudaStream_t stream);
+
+// Fills an output or scratch with what no kernel has stored: NaN.
+void poison(void* data, std::int64_t bytes, cudaStream_t stream);
+
+// A bit for each byte, whether it was stored since then; nothing where that is not known.
+std::optional<std::vector<char>> stored(const void* data, std::int64_t bytes);
 
 // So that the call finds nothing of its arrays in a cache.
 void empty_caches(cudaStream_t stream);

@@ -102,8 +102,6 @@ void add_chunks(T* total, const T* partial, double scale, std::int64_t batch, in
 
 }  // namespace
 
-std::int64_t batch_norm_partial_size(std::int64_t batch, int channels) { return 2 * chunk_count(batch) * channels; }
-
 template <class T>
 void batch_norm_statistics(T* mean, T* var, T* partial, const T* x, std::int64_t batch, int channels, int area,
                            cudaStream_t stream) {

@@ -15,9 +15,7 @@ constexpr int kRows = 7;  // of dy in shared memory at a time, with the two of x
 constexpr int kMaxInputs = 32;
 constexpr std::size_t kSharedBytes = 48 << 10;  // more has to be asked for
 constexpr int kOutputs = 8;                     // of a thread of the register-tiled kernel
-constexpr std::int64_t kWantedBlocks = 512;
-constexpr std::int64_t kMaxPartial = 9 << 18;  // 9 MiB of partial sums: conv2's in 128 chunks
-constexpr int kAddBlock = 32, kAddParts = 8;   // of the pass that adds the chunks: outputs, and parts of the chunks
+constexpr int kAddBlock = 32, kAddParts = 8;    // of the pass that adds the chunks: outputs, and parts of the chunks
 
 constexpr int output_pitch(int each) { return kWarps * each + 4; }  // of a position of dy in shared memory
 
@@ -143,8 +141,8 @@ Cut cut(int each, std::int64_t batch, int in, int out, int side) {
                 "conv2d_backward_weight in tiles: side is " << side << ", expected what fits in shared memory");
   const int output_tiles = ceil_div(out, kWarps * each), input_tiles = ceil_div(in, inputs);
   // Both kernels sum the same chunks: those that make enough blocks of the one with 8 outputs a thread.
-  const std::int64_t most = std::min({batch, kWantedBlocks / (ceil_div(out, kWarps * kOutputs) * input_tiles),
-                                      kMaxPartial / (std::int64_t(in) * out * kTaps)});
+  const std::int64_t most = std::min({batch, kBackwardWeightBlocks / (ceil_div(out, kWarps * kOutputs) * input_tiles),
+                                      kBackwardWeightPartial / (std::int64_t(in) * out * kTaps)});
   return {inputs, unsigned(std::max(most, std::int64_t(1))), unsigned(output_tiles), unsigned(input_tiles),
           bytes(inputs)};
 }
@@ -166,12 +164,6 @@ void conv2d_add_chunks(float* dw, const float* partial, int in, int out, int chu
   const int filters = in * out, count = filters * kTaps;
   add_chunks_kernel<<<unsigned(ceil_div(count, kAddBlock)), block, 0, stream>>>(dw, partial, count, filters, chunks);
   MNIST_CHECK_LAUNCH();
-}
-
-std::int64_t conv2d_backward_weight_partial_size(std::int64_t batch, int in, int out) {
-  const std::int64_t count = std::int64_t(in) * out * kTaps;
-  return std::max(naive::conv2d_partial_size(batch, in, out),
-                  std::max(std::min({batch * count, kWantedBlocks * count, kMaxPartial}), count));
 }
 
 std::int64_t conv2d_backward_weight_chunks(std::int64_t batch, int in, int out, int side) {

@@ -23,6 +23,9 @@ using Conv2dBackwardData = void (*)(float* dx, const float* dy, const float* w, 
                                     int side, cudaStream_t stream);
 std::span<const Variant<Conv2dBackwardData>> conv2d_backward_data_variants();
 
+// Of the launches of conv2d_backward_weight, at most: thread blocks, and floats of partial sums, conv2's in 128 chunks.
+inline constexpr std::int64_t kBackwardWeightBlocks = 512, kBackwardWeightPartial = 9 << 18;
+
 // `partial` is scratch of conv2d_backward_weight_partial_size(B,I,O) floats, the most that any row needs.
 using Conv2dBackwardWeight = void (*)(float* dw, float* partial, const float* dy, const float* x, std::int64_t batch,
                                       int in, int out, int side, cudaStream_t stream);

@@ -119,8 +119,6 @@ void conv2d_backward_data(T* dx, const T* dy, const T* w, std::int64_t batch, in
   MNIST_CHECK_LAUNCH();
 }
 
-std::int64_t conv2d_partial_size(std::int64_t batch, int in, int out) { return chunk_count(batch) * in * out * kTaps; }
-
 template <class T>
 void conv2d_backward_weight(T* dw, T* partial, const T* dy, const T* x, std::int64_t batch, int in, int out, int side,
                             cudaStream_t stream) {

@@ -1,4 +1,4 @@
-// linear: how a summed index is cut into slices, the pass that adds them, and the sums over the batch of dbias.
+// linear: the pass that adds the slices of a summed index, and the sums over the batch of dbias.
 #include <algorithm>
 
 #include "cuda/check.h"
@@ -10,8 +10,6 @@ namespace mnist::kernels {
 namespace {
 
 constexpr int kBlock = 128;
-constexpr std::int64_t kWantedBlocks = 256;  // two on every multiprocessor: one wave, so no tail effect
-constexpr std::int64_t kMaxSlices = 64;      // each is written and read once more
 constexpr int kColumns = 32, kParts = 32;    // of a block of linear_backward_bias
 
 // One thread per output.
@@ -43,24 +41,6 @@ __global__ void linear_backward_bias_kernel(float* __restrict__ dbias, const flo
 }
 
 }  // namespace
-
-LinearSlices linear_slices(const LinearTile& tile, std::int64_t rows, std::int64_t columns, std::int64_t terms) {
-  const std::int64_t wanted = kWantedBlocks / (ceil_div(rows, tile.rows) * ceil_div(columns, tile.columns));
-  const std::int64_t depth =
-      ceil_div(ceil_div(terms, kLinearSliceUnit), std::clamp(wanted, std::int64_t(1), kMaxSlices));
-  return {int(ceil_div(terms, depth * kLinearSliceUnit)), int(depth * kLinearSliceUnit)};
-}
-
-std::int64_t linear_partial_size(std::int64_t batch, int in, int out) {
-  int count = 1;
-  for (const auto& tile : {kLinearTile, kLinearRegisterTile, kLinearProductTile})
-    count = std::max(count, linear_slices(tile, batch, out, in).count);
-  return count * batch * out;
-}
-
-std::int64_t linear_backward_partial_size(std::int64_t batch, int in, int out) {
-  return std::int64_t(linear_slices(kLinearProductTile, out, in, batch).count) * in * out;
-}
 
 void linear_add_slices(float* y, const float* partial, const float* bias, std::int64_t rows, int columns, int slices,
                        cudaStream_t stream) {

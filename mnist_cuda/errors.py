@@ -24,7 +24,7 @@ _by_flags = False
 
 
 def name_by_flags(on: bool) -> bool:
-    """Have messages name options by their flags, as on the command line, or by their parameters; returns what it was."""
+    """Have messages name options by their flags, as on the command line, or by parameters; returns what it was."""
     global _by_flags
     before, _by_flags = _by_flags, on
     return before

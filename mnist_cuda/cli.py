@@ -15,10 +15,10 @@ from mnist_cuda.errors import (
     MnistCudaError,
     OutputError,
     RankLostError,
-    Speaker,
     UnavailableError,
     UsageError,
     exit_code_of,
+    name_by_flags,
 )
 
 
@@ -71,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code: every expected failure is one line on stderr."""
     words = list(sys.argv[1:] if argv is None else argv)
     failed = _Ending(words)
-    by_flags, Speaker.by_flags = Speaker.by_flags, True
+    by_flags = name_by_flags(True)
     try:
         try:
             args = make_parser().parse_args(argv)
@@ -109,4 +109,4 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = exit_code_of(interrupt)
         return failed(f"stopped by {signal.Signals(code - 128).name}", code)
     finally:
-        Speaker.by_flags = by_flags
+        name_by_flags(by_flags)

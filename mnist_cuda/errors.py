@@ -20,15 +20,19 @@ def did_you_mean(word: str, names: Iterable[str]) -> str:
     return f"; did you mean {by_spelling[close[0]]}?" if close else ""
 
 
-class Speaker:
-    """How messages name an option: on the command line by its flag, otherwise by its parameter."""
+_by_flags = False
 
-    by_flags = False
+
+def name_by_flags(on: bool) -> bool:
+    """Have messages name options by their flags, as on the command line, or by parameters; returns what it was."""
+    global _by_flags
+    before, _by_flags = _by_flags, on
+    return before
 
 
 def option(name: str, parameter: str = "") -> str:
     """An option in a message: `--save-every` on the command line, in Python `save_every` or another `parameter`."""
-    return f"--{name.replace('_', '-')}" if Speaker.by_flags else f"`{parameter or name}`"
+    return f"--{name.replace('_', '-')}" if _by_flags else f"`{parameter or name}`"
 
 
 class MnistCudaError(Exception):

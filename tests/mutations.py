@@ -275,6 +275,11 @@ TRAINING = [
         ("a-rise-of-more-than-all-steps", "refusal", "if not 0 <= rise <= 1:", "if not 0 <= rise <= 2:"),
     ),
     *of(
+        "native/binding/interpreter.h",
+        ("test_exit.py -k seam",),
+        ("a-thread-takes-the-lock-at-the-end", "race", "if (door.closed && ending()) {", "if (false) {"),
+    ),
+    *of(
         "mnist_cuda/run/names.py",
         ("test_runs.py -k a_name_means", "test_api.py -k name_in_python"),
         ("an-empty-folder-hides-a-run", "refusal", "os.path.exists(path / holding)), found[0])", "True), found[0])"),

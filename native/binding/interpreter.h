@@ -4,13 +4,13 @@
 // C++ frames and so aborts the process. Here such a thread sleeps for ever instead, which a process that ends allows.
 // `close` draws the line: what wants the lock before it gets it, what wants it after it does not.
 #pragma once
+#include <cxxabi.h>
 #include <nanobind/nanobind.h>
 #include <pthread.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <chrono>
-#include <cxxabi.h>
 #include <thread>
 #include <utility>
 

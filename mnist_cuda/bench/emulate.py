@@ -250,6 +250,7 @@ def _sound(cache: Path, keys: Collection[str]) -> dict[str, Path]:
 @contextlib.contextmanager
 def _alone(cache: Path, what: str) -> Iterator[Path]:
     """A folder to work in, when no other process works in `cache`; what killed ones left and old files are removed."""
+    cache.mkdir(parents=True, exist_ok=True)
     holder = cache / "holder"
     try:
         lock, _ = take_lock(cache)

@@ -3,8 +3,8 @@ A judged file runs with your rights, in a process that is no sandbox: judge only
 
 The file has a launcher, the host function that starts the kernel, with the name and the parameters of one of ours, such
 as linear_forward; `mnist-cuda exercise start` writes one. It runs on cases of many sizes, on the GPU if there is one,
-and on the CPU, in the emulator. The command says whether every number is right, where the memory is misused, by file and line, what the
-accesses cost, and what to try next. A GPU also gives times, beside those of the ladder's rows.
+and on the CPU, in the emulator. The command says whether every number is right, where the memory is misused, by file
+and line, what the accesses cost, and what to try next. A GPU also gives times, beside those of the ladder's rows.
 
 A .py file has a function of that name, which takes the arrays alone: linear_forward(y, x, w, bias). What it imports
 decides what runs it: Triton, Numba, CuPy or PyTorch on the GPU; without one Triton's interpreter, Numba's simulator or

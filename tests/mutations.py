@@ -2517,15 +2517,25 @@ JUDGE = [
         (
             "emulator-compiled-twice",
             "file",
-            "            there |= _sound(cache, wanted.keys() - there)  # another process has made them\n",
+            "            there |= _sound(cache, wanted.keys() - there, suffix)  # another process has made them\n",
             "",
         ),
     ),
     *of(
         "mnist_cuda/bench/emulate.py",
         ("test_emulate.py -k 'damaged or killed'",),
-        ("emulator-damaged-object", "file", "if key in keys and _digest(path.read_bytes()) == digest:", "if key in keys:"),
-        ("emulator-killed-leaves-all", "file", "                    shutil.rmtree(path)\n", "                    continue\n"),
+        (
+            "emulator-damaged-object",
+            "file",
+            "if key in keys and _digest(path.read_bytes()) == digest:",
+            "if key in keys:",
+        ),
+        (
+            "emulator-killed-leaves-all",
+            "file",
+            "                    shutil.rmtree(path)\n",
+            "                    continue\n",
+        ),
     ),
     *of(
         "mnist_cuda/cache.py",

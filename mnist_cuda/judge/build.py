@@ -162,8 +162,9 @@ def compile_emulated(file: Path, launchers: Iterable[Launcher], folder: Path, na
     own = folder / "own.cpp"
     own.write_text(own_source(rewritten / "own" / f"{file.name}.cpp", launchers))
     includes = [*emulate.include_flags(native, rewritten), f"-I{file.resolve().parent}"]
-    flags = [*emulate.kernel_flags(native), "-Dmain=own_main"]  # a learner's, which is not run
-    _compile(["-std=c++20", *flags, f"-Dmnist_own_launch={name}", *includes, "-c", own, "-o", made], source)
+    flags = ["-std=c++20", *emulate.kernel_flags(native), "-Dmain=own_main"]  # a learner's, which is not run
+    begin = emulate.precompiled(native, flags)
+    _compile([*flags, *begin, f"-Dmnist_own_launch={name}", *includes, "-c", own, "-o", made], source)
     return made
 
 

@@ -1,5 +1,4 @@
 // linear: the pass that adds the slices of a summed index, and the sums over the batch of dbias.
-
 #include "cuda/check.h"
 #include "kernels/linear/linear.h"
 #include "kernels/linear/slices.h"

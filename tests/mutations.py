@@ -2654,9 +2654,30 @@ JUDGE = [
         (
             "emulator-compiled-twice",
             "file",
-            "        missing = [path for path in missing if not made[path].exists()]\n",
+            "            there |= _sound(cache, wanted.keys() - there, suffix)  # another process has made them\n",
             "",
         ),
+    ),
+    *of(
+        "mnist_cuda/bench/emulate.py",
+        ("test_emulate.py -k 'damaged or killed'",),
+        (
+            "emulator-damaged-object",
+            "file",
+            "if key in keys and _digest(path.read_bytes()) == digest:",
+            "if key in keys:",
+        ),
+        (
+            "emulator-killed-leaves-all",
+            "file",
+            "                    shutil.rmtree(path)\n",
+            "                    continue\n",
+        ),
+    ),
+    *of(
+        "mnist_cuda/cache.py",
+        ("test_emulate.py -k written",),
+        ("cache-of-anybody", "boundary", " and not found.st_mode & 0o022", ""),
     ),
     *of(
         "mnist_cuda/bench/occupancy.py",

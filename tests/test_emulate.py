@@ -1,7 +1,11 @@
 """`bench ops --emulate`: right rows, and one line where there is no g++."""
 
 import json
+import os
 import shutil
+import subprocess
+import sys
+import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +16,10 @@ from checks import emulator_counters
 from conftest import ROOT, needs_compiler
 from tiny import prints, said
 
+from mnist_cuda import cache
 from mnist_cuda.bench import emulate
+from mnist_cuda.data import catalogue
+from mnist_cuda.files import take_lock
 
 pytestmark = pytest.mark.usefixtures("emulator")
 
@@ -78,6 +85,110 @@ def test_processes_side_by_side_compile_once(tmp_path: Path) -> None:
     assert compiled == ["a.cu"]
     assert one.read_text() == "kernel"
     assert list((tmp_path / "cache").iterdir()) == [one]
+
+
+def _kept(cache: Path, source: Path) -> tuple[Path, list[str]]:
+    """What is kept of a source, which is "compiled" as a copy, and what was compiled for it."""
+    compiled = []
+
+    def compile_one(path: Path, to: Path) -> None:
+        compiled.append(path.name)
+        to.write_bytes(path.read_bytes())
+
+    (one,) = emulate.kept([source], source.parent, "", cache, "a copy", lambda *_: compile_one)
+    return one, compiled
+
+
+@pytest.mark.parametrize("damage", [b"", b"kerne", b"kernel of another"])
+def test_a_damaged_object_is_made_again(damage: bytes, tmp_path: Path) -> None:
+    source, cache = tmp_path / "a.cu", tmp_path / "cache"
+    source.write_text("kernel")
+    one, compiled = _kept(cache, source)
+    assert compiled == ["a.cu"]
+    assert _kept(cache, source) == (one, [])
+    one.write_bytes(damage)
+    assert _kept(cache, source) == (one, ["a.cu"])
+    assert one.read_text() == "kernel"
+
+
+def test_what_a_killed_compilation_left_is_removed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    source, cache = tmp_path / "a.cu", tmp_path / "cache"
+    source.write_text("kernel")
+    code = "import os, sys, tests_kept; tests_kept.run(sys.argv[1])"
+    (tmp_path / "tests_kept.py").write_text(
+        "import os\nfrom pathlib import Path\nfrom mnist_cuda.bench import emulate\n\n"
+        "def run(source):\n"
+        "    def die(path, to):\n        to.write_text('half')\n        os.kill(os.getpid(), 9)\n"
+        "    folder = Path(source).parent\n"
+        "    emulate.kept([Path(source)], folder, '', folder / 'cache', 'a copy', lambda *_: die)\n"
+    )
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
+    assert subprocess.run([sys.executable, "-c", code, source], env=environment).returncode == -9
+    assert [path.is_dir() for path in cache.iterdir()].count(True) == 1
+    one, compiled = _kept(cache, source)
+    assert compiled == ["a.cu"]
+    assert list(cache.iterdir()) == [one]
+
+
+def test_who_waits_says_for_whom(tmp_path: Path, capsys: Capsys) -> None:
+    source, cache = tmp_path / "a.cu", tmp_path / "cache"
+    source.write_text("kernel")
+    cache.mkdir()
+    lock, _ = take_lock(cache)
+    (cache / "holder").write_text("process 12345 (mnist-cuda judge b.cu)")
+    with ThreadPoolExecutor(1) as processes:
+        waiting, err = processes.submit(_kept, cache, source), ""
+        while "\n" not in err:
+            err += capsys.readouterr().err
+        assert err == f"waiting for process 12345 (mnist-cuda judge b.cu), which is compiling in {cache}\n"
+        assert not waiting.done()
+        os.close(lock)
+        assert waiting.result()[1] == ["a.cu"]
+    assert capsys.readouterr().err == "compiling a copy, once: 1 file\n"
+
+
+def test_one_root_of_all_caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capsys) -> None:
+    monkeypatch.setenv("MNIST_CUDA_CACHE", str(tmp_path / "root"))
+    assert emulate.cache_folder() == tmp_path / "root" / "emulator"
+    assert emulate.cache_folder("nvcc") == tmp_path / "root" / "nvcc"
+    assert catalogue.cache_folder(catalogue.DATASETS["mnist"]) == tmp_path / "root" / "mnist"
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("root", ["/proc/none", "/dev/null", ""])
+def test_a_cache_that_cannot_be_written(
+    root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capsys
+) -> None:
+    """A temporary folder takes its place, the same for the next process, and a line says so, once."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("MNIST_CUDA_CACHE", root)
+    if not root:
+        monkeypatch.setattr("platformdirs.user_cache_dir", lambda *_, **__: "~/.cache")
+    cache._announce.cache_clear()
+    folder = emulate.cache_folder()
+    assert folder == tmp_path / f"mnist-cuda-{os.getuid()}" / "emulator"
+    assert folder.parent.stat().st_mode & 0o777 == 0o700
+    assert emulate.cache_folder() == folder
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert str(folder) in err
+    assert root in err
+    folder.parent.chmod(0o777)  # somebody else may write there
+    assert emulate.cache_folder().parent.name.startswith("mnist-cuda-")
+    assert emulate.cache_folder().parent != folder.parent
+
+
+def test_every_part_of_the_list_is_there() -> None:
+    """A pattern without a file is a mistake; and what is compiled is what CMake puts into a wheel."""
+    native = emulate.sources()
+    text = (native / "emulator" / "sources.txt").read_text().split("\n\n", 1)[1]
+    for line in text.splitlines():
+        for pattern in line.split()[1:]:
+            assert list(native.glob(pattern)), pattern
+    assert native / "host" / "require.cpp" in emulate.part(native, "checks")
+    assert not [
+        path for path in emulate.part(native, "kernels") if path.stem in ("cutlass", "fft") or "fused" in str(path)
+    ]
 
 
 def test_no_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capsys) -> None:

@@ -339,10 +339,10 @@ def test_what_chapter_4_says(emulated: Any) -> None:
 @needs_compiler
 def test_what_chapter_5_says(emulated: Any) -> None:
     """The least microseconds on a T4, with one slice and with ten."""
-    slices, page = ROOT / "native" / "gpu" / "kernels" / "linear" / "slices.cu", (GUIDE / "05-slices.md").read_text()
+    slices, page = ROOT / "native" / "gpu" / "kernels" / "partial_sizes.cpp", (GUIDE / "05-slices.md").read_text()
     for blocks, words in ((4, "130 µs with one slice"), (40, "13.0 with ten")):
         text = replaced(slices, ("kWantedBlocks = 256", f"kWantedBlocks = {blocks}"))
-        row = emulated("linear/slices.cu", text, "linear", "tiled", 2)
+        row = emulated("partial_sizes.cpp", text, "linear", "tiled", 2)
         assert emulate.passes(row)
         roof = emulate.roof(row, emulate.GPUS["t4"])
         assert roof

@@ -1,10 +1,13 @@
 """What is handed on: scripts/check wheel notices broken promises, the sdist is whole, baselines keep their names."""
 
+import ast
 import contextlib
+import re
 import subprocess
 import sys
 import tarfile
 import zipfile
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -70,6 +73,39 @@ def test_accuracy_is_held_to(tmp_path):
     ):
         with pytest.raises(check.BrokenPromiseError, match=fault):
             train(accuracy, evaluated)
+
+
+# A file of a checkout in words that a user reads; only these say so where there is a checkout.
+NAMES = re.compile(r"(?<![\w/.-])(?:\./)?(?:docs|scripts|examples|tests|native)/[\w*]|\b[\w-]+\.(?:md|ipynb)\b")
+IN_A_CHECKOUT = {
+    "cli.py": 1,  # "in a checkout by ./scripts/train"
+    "machine.py": 1,  # scripts/check itself
+    "bench/op_peers.py": 2,  # beside CHECKOUT
+    "bench/op_tables.py": 2,  # files that the wheel has, too, and
+    "bench/machine_code.py": 1,  # a pattern for them
+    "bench/variants.py": 2,  # beside CHECKOUT
+    "commands/__init__.py": 1,  # where mnist_cuda/digit.png is not
+    "peers/baseline.py": 1,
+}
+
+
+def test_no_words_name_a_file_that_a_wheel_lacks():
+    """In strings, and in docstrings of commands, which are help; C++ has error messages."""
+    found = Counter()
+    for path in sorted((ROOT / "mnist_cuda").rglob("*.py")):
+        tree = ast.parse(path.read_text())
+        help_text = "commands" in path.parts
+        documented = (ast.FunctionDef, ast.ClassDef) if help_text else (ast.FunctionDef, ast.ClassDef, ast.Module)
+        nodes = [node for node in ast.walk(tree) if isinstance(node, documented) and ast.get_docstring(node)]
+        silent = {id(node.body[0].value) for node in nodes}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in silent:
+                found[str(path.relative_to(ROOT / "mnist_cuda"))] += bool(NAMES.search(node.value))
+    assert +found == Counter(IN_A_CHECKOUT)
+    for path in sorted((ROOT / "native").rglob("*")):
+        if path.suffix in (".cpp", ".h", ".cu", ".cuh"):
+            code = re.sub(r"//.*|#include.*", "", path.read_text())
+            assert not [text for text in re.findall(r'"(?:\\.|[^"\\\n])*"', code) if NAMES.search(text)], path
 
 
 def test_the_sdist_is_whole(tmp_path):

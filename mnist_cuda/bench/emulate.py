@@ -166,6 +166,21 @@ def objects(*parts: str) -> list[Path]:
     return kept(files, native, common_digest(native, *version(compiler)), cache_folder(), what, make)
 
 
+def precompiled(native: Path, flags: Sequence[str]) -> list[str]:
+    """What has g++ begin with `cuda_runtime.h`, as nvcc does, precompiled; flags: those of what it then compiles."""
+    compiler = require_compiler()
+    header, words = native / "emulator" / "include" / "cuda_runtime.h", [*flags, *include_flags(native, Path("none"))]
+
+    def compile_one(path: Path, to: Path) -> None:
+        run_compiler([compiler, *words, "-x", "c++-header", path, "-o", to])
+
+    key = _digest(common_digest(native, *version(compiler), *words).encode())
+    (made,) = _kept({key: header}, cache_folder(), "the emulator's headers", lambda *_: compile_one, ".gch")
+    plain = made.with_suffix("")  # for a g++ that cannot take it as it is
+    plain.write_text(f'#include "{header}"\n')
+    return ["-include", str(plain)]
+
+
 def version(compiler: str) -> tuple[str, str]:
     """Where a compiler is and what it says of itself: objects of another are others."""
     return os.path.realpath(compiler), subprocess.run([compiler, "--version"], capture_output=True, text=True).stdout
@@ -199,10 +214,10 @@ def _kept(
     wanted: Mapping[str, Any], cache: Path, what: str, make: Callable[[list[Any], Path], Any], suffix: str = ".o"
 ) -> list[Path]:
     """What is made of each value, by its key, in that order; its file in the cache is named by its sha256, too."""
-    there = _sound(cache, wanted)
+    there = _sound(cache, wanted, suffix)
     if len(there) < len(wanted):
         with _alone(cache, what) as work:
-            there |= _sound(cache, wanted.keys() - there)  # another process has made them
+            there |= _sound(cache, wanted.keys() - there, suffix)  # another process has made them
             missing = {key: wanted[key] for key in wanted if key not in there}
             if missing:
                 there |= _make_all(missing, cache, work, what, make([*missing.values()], work), suffix)
@@ -234,10 +249,10 @@ def _make_all(
     return there
 
 
-def _sound(cache: Path, keys: Collection[str]) -> dict[str, Path]:
+def _sound(cache: Path, keys: Collection[str], suffix: str) -> dict[str, Path]:
     """Those that are there by key; what is damaged is removed."""
     there = {}
-    for path in cache.glob("*-*"):
+    for path in cache.glob(f"*-*{suffix}"):
         key, _, digest = path.stem.partition("-")
         with contextlib.suppress(OSError):  # another process has removed it
             if key in keys and _digest(path.read_bytes()) == digest:
@@ -250,6 +265,7 @@ def _sound(cache: Path, keys: Collection[str]) -> dict[str, Path]:
 @contextlib.contextmanager
 def _alone(cache: Path, what: str) -> Iterator[Path]:
     """A folder to work in, when no other process works in `cache`; what killed ones left and old files are removed."""
+    cache.mkdir(parents=True, exist_ok=True)
     holder = cache / "holder"
     try:
         lock, _ = take_lock(cache)

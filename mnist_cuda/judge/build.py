@@ -103,9 +103,10 @@ def compile_emulated(
     given.write_text(text, encoding="utf-8")
     own.write_text(own_source(given, launchers))
     includes = [*emulate.include_flags(native, rewritten), f"-I{file.resolve().parent}"]
-    flags = [*emulate.kernel_flags(native), *WARNINGS, "-Dmain=own_main"]  # a learner's, which is not run
-    flags.append(f"-Dmnist_own_launch={name}")
-    said = _compile(["-std=c++20", *flags, *includes, "-c", own, "-o", made], source, file)
+    # A learner's own main is not run.
+    flags = ["-std=c++20", *emulate.kernel_flags(native), *WARNINGS, "-Dmain=own_main"]
+    begin = emulate.precompiled(native, flags)
+    said = _compile([*flags, *begin, f"-Dmnist_own_launch={name}", *includes, "-c", own, "-o", made], source, file)
     if warnings is not None:
         found = re.findall(rf"^{re.escape(f'{folder}/{shown}')}:(\d+):\d+: warning: (.*)$", said, re.MULTILINE)
         warnings += dict.fromkeys(f"{file.name}:{line}: {words}" for line, words in found)

@@ -136,10 +136,10 @@ class Place:
             [str(self.program), *words], " ".join(["mnist-cuda", *words]).replace(f"{ROOT}/", ""), expected
         )
 
-    def evaluate(self, expression: str) -> str:
-        """A Python expression after `import mnist_cuda`."""
+    def evaluate(self, expression: str, shown: str = "") -> str:
+        """A Python expression after `import mnist_cuda`; shown: what the line says of it."""
         code = f"import mnist_cuda, mnist_cuda._native; print({expression})"
-        return self._run([str(self.python), "-c", code], expression, 0).strip()
+        return self._run([str(self.python), "-c", code], shown or expression, 0).strip()
 
 
 def visible_compiler(folder: Path) -> Path | None:
@@ -167,7 +167,7 @@ def clean_environment(folder: Path, wheels: list[Path], python: str) -> Place:
     subprocess.run([python, "-m", "venv", "--without-pip", str(environment)], check=True)
     interpreter = environment / "bin" / "python"
     needed, left_out = requirements(wheels[0])
-    print(f"not installed, only GPU engines use it: {', '.join(left_out)}")
+    print(f"not installed, only GPU engines use it: {', '.join(left_out) or 'nothing, the wheel requires none of it'}")
     pip("--python", interpreter, "install", "--no-deps", *wheels)
     pip("--python", interpreter, "install", *needed)
     return Place(folder, interpreter, environment / "bin")
@@ -302,7 +302,7 @@ def check_no_compiler(place: Place) -> None:
     """Whatever needs g++ says so in one line."""
     relu = right_kernel(place)
     said = {name: place.mnist_cuda(*words, expected=4) for name, words in emulated(place, relu).items()}
-    said["cell"] = place.evaluate(judge_cell(relu.read_text())).splitlines()[0]
+    said["cell"] = place.evaluate(judge_cell(relu.read_text()), "%%judge").splitlines()[0]
     for name, line in said.items():
         if "apt install g++" not in line or len(line.splitlines()) != 1:
             raise BrokenPromiseError(f"without g++ {name} says: {line}")
@@ -325,7 +325,7 @@ def check_compiler(place: Place, tools: Path) -> None:
     for words in emulated(place, relu).values():
         place.mnist_cuda(*words)
     text = relu.read_text()
-    if "right " not in place.evaluate(judge_cell(text)):
+    if "right " not in place.evaluate(judge_cell(text), "%%judge"):
         raise BrokenPromiseError("%%judge does not call a right kernel right")
     place.mnist_cuda("exercise", "start", EXERCISE)
     wrong = place.work / "wrong.cu"

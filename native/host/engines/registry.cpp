@@ -155,7 +155,9 @@ std::unique_ptr<Engine> create_engine(const std::string& name, const EngineOptio
 }
 
 #ifndef MNIST_WITH_CUDA  // what native/gpu has in a build with CUDA
-CudaStatus cuda_status() { return {.reason = "this build has no CUDA code; install a wheel that has it, or build where nvcc is"}; }
+CudaStatus cuda_status() {
+  return {.reason = "this build has no CUDA code; install a wheel that has it, or build where nvcc is"};
+}
 std::string cuda_device_reason(int) { return cuda_status().reason; }
 std::vector<Gpu> gpus() { return {}; }
 void cuda_warm_up(int) {}

@@ -1,6 +1,4 @@
 // linear: the pass that adds the slices of a summed index, and the sums over the batch of dbias.
-#include <algorithm>
-
 #include "cuda/check.h"
 #include "kernels/linear/linear.h"
 #include "kernels/linear/slices.h"
@@ -10,7 +8,7 @@ namespace mnist::kernels {
 namespace {
 
 constexpr int kBlock = 128;
-constexpr int kColumns = 32, kParts = 32;    // of a block of linear_backward_bias
+constexpr int kColumns = 32, kParts = 32;  // of a block of linear_backward_bias
 
 // One thread per output.
 __global__ void linear_add_slices_kernel(float* __restrict__ y, const float* __restrict__ partial,

@@ -34,7 +34,7 @@ class Dataset:
     test_labels (M,): uint8, labels below 10. hashes: sha256 of each file as it was read, by file name. warning: the
     sentence that has to be shown to the user, if `auto` had to take another data set than MNIST. digest: sha256 of
     the four arrays; known_digest gives it where it has just been checked. classes: their names, where they are not
-    digits.
+    digits. form: the form that pictures were brought into (`digit.in_form`), empty for data that were none.
 
     Raises DataError for arrays that are none of these.
     """
@@ -49,6 +49,7 @@ class Dataset:
     hashes: dict[str, str] = field(default_factory=dict)
     warning: str | None = None
     classes: tuple[str, ...] = ()
+    form: str = ""
     known_digest: InitVar[str | None] = None
     digest: str = field(init=False)
 
@@ -114,7 +115,12 @@ def load(
         info = DATASETS["mnist" if name in ("auto", "idx") else name]
         if name == "idx":  # the names of MNIST's files, and nothing is known of what is in them
             info = replace(info, name=name, digest=None)
-        return _read(info, name, find_folder(info, Path(data_dir)), checked=name != "idx")
+        data = _read(info, name, find_folder(info, Path(data_dir)), checked=name != "idx")
+        if name == "idx":
+            from mnist_cuda.data import looks  # for the few who need it
+
+            looks.warn(data)
+        return data
     if name == "idx":
         raise UsageError("data set 'idx' are files of your own: name their folder by --data-dir")
     if name == "synthetic":

@@ -21,6 +21,8 @@ from mnist_cuda.data.layout import FRAMED, Shape, arrange
 Floats = NDArray[np.float32]
 Box = tuple[int, int, int, int]
 
+MNIST, SCALED = FORMS = ("mnist", "scaled")
+_LUMA = np.array([0.299, 0.587, 0.114], np.float32)  # of red, green and blue, as in a JPEG
 _BOX = 20  # pixels of the digit's longer side, of SIDE
 _CENTRE = SIDE // 2  # the pixel whose middle the centre of mass is nearest to, in MNIST too
 
@@ -66,6 +68,30 @@ class Digit:
     doubt: str
     beside: str = ""
     row: int = 0
+
+
+def in_form(picture: NDArray[Any], form: str, *, several: bool = False) -> list[Digit]:
+    """The 28x28 pixels of a picture in one of FORMS; for training on pictures and for reading them.
+
+    `mnist` finds ink on paper of any colours, as `as_mnist` does, or `digits_of` where there may be several. `scaled`
+    makes the picture grey, and smaller or larger. The rest is as for `as_mnist`.
+    """
+    if form == MNIST:
+        return digits_of(picture) if several else [as_mnist(picture)]
+    return [_scaled(_checked(picture))]
+
+
+def _scaled(picture: NDArray[Any]) -> Digit:
+    height, width, channels = picture.shape
+    colours = _averaged(picture, max(1, min(height, width) // (8 * SIDE)))
+    if channels in (2, 4):
+        alpha = colours[..., -1:]
+        colours = alpha * colours[..., :-1] + (1 - alpha) * _behind(colours[..., :-1], alpha[..., 0])
+    grey = colours @ _LUMA if colours.shape[2] == 3 else colours[..., 0]
+    if grey.shape != (SIDE, SIDE):
+        grey = _weights(SIDE, grey.shape[0]) @ grey @ _weights(SIDE, grey.shape[1]).T
+    pixels = np.rint(255 * np.clip(grey, 0, 1)).astype(np.uint8)
+    return Digit(pixels, (0, 0, width, height), bool(np.median(pixels) > 127), "")
 
 
 def as_mnist(picture: NDArray[Any]) -> Digit:
@@ -271,7 +297,7 @@ def _find(picture: NDArray[Any], part: Box, working: int = _WORKING, speck: floa
 
 
 def _measured(numbers: NDArray[np.int64], ink: Floats, corner: tuple[int, int], step: int) -> list[Shape]:
-    """Shapes by the number (h,w) of each square, 0 for none; in pixels of the picture, where `corner` is at the left top."""
+    """Shapes by the number (h,w) of each square, 0 for none. corner: where the squares begin in the picture."""
     rows, columns = np.nonzero(numbers)
     order = np.argsort(numbers[rows, columns], kind="stable")
     rows, columns = rows[order], columns[order]

@@ -78,10 +78,7 @@ class Shape:
 
     def around(self, other: Shape) -> bool:
         return (
-            self.left < other.left
-            and self.top < other.top
-            and self.right > other.right
-            and self.bottom > other.bottom
+            self.left < other.left and self.top < other.top and self.right > other.right and self.bottom > other.bottom
         )
 
 
@@ -136,9 +133,8 @@ def arrange(shapes: list[Shape], stroke: float, border: Sequence[Shape] = (), si
 
 def _holds_something(frame: Shape, shapes: list[Shape]) -> bool:
     inside = [shape for shape in shapes if frame.around(shape)]
-    return sum(shape.ink for shape in inside) > 0.03 * frame.ink and any(
-        shape.height > 0.25 * frame.height for shape in inside
-    ) or len(inside) > 2  # fmt: skip
+    ink, highest = sum(shape.ink for shape in inside), max((shape.height for shape in inside), default=0)
+    return ink > 0.03 * frame.ink and (highest > 0.25 * frame.height or len(inside) > 2)
 
 
 def _height(shapes: list[Shape]) -> float:
@@ -197,16 +193,20 @@ def _owner(mark: Shape, digits: list[Shape], height: float) -> Shape | None:
         and digit.rows_with(mark) * min(mark.height, digit.height) > -0.25 * height
         and digit.joined(mark).height <= 1.5 * height
     ]
-    if mark.width > 2.5 * mark.height:
-        gaps = [
-            min((sign * (digit.middle[1] - mark.middle[1]) - digit.height / 2 for digit in digits
-                 if digit.columns_with(mark) > _OVERLAP and sign * (digit.middle[1] - mark.middle[1]) > 0),
-                default=height)
-            for sign in (-1, 1)
-        ]  # fmt: skip
-        if max(gaps) < 0.6 * height and min(gaps) > 0.4 * max(gaps):
-            return None  # a fraction's bar
+    if mark.width > 2.5 * mark.height and _is_between(mark, digits, height):
+        return None
     return min(owners, key=lambda digit: _distance(digit, mark), default=None)
+
+
+def _is_between(mark: Shape, digits: list[Shape], height: float) -> bool:
+    """Whether it is the bar of a fraction: as far below a digit as above another."""
+    gaps = [height, height]
+    for digit in digits:
+        if digit.columns_with(mark) > _OVERLAP:
+            below = digit.middle[1] > mark.middle[1]
+            gap = digit.top - mark.middle[1] if below else mark.middle[1] - digit.bottom
+            gaps[below] = min(gaps[below], gap)
+    return max(gaps) < 0.6 * height and min(gaps) > 0.4 * max(gaps)
 
 
 def _is_bar(mark: Shape, digit: Shape, height: float) -> bool:

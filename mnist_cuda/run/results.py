@@ -46,6 +46,20 @@ class Model:
             names = ()
         return (names + digits[len(names) :])[:_CLASSES]
 
+    @property
+    def known_classes(self) -> int:
+        """How many of the ten classes it was trained on; the others are never right."""
+        try:
+            return len(json.loads(self.metadata["classes"])) or _CLASSES
+        except (KeyError, ValueError, TypeError):
+            return _CLASSES
+
+    @property
+    def form(self) -> str:
+        """The form of its training images, which pictures have to be brought into: see `digit.in_form`."""
+        known = self.metadata.get("dataset", "mnist") in ("mnist", "synthetic")
+        return self.metadata.get("form", "mnist" if known else "scaled")
+
     def __repr__(self) -> str:
         known = [f"{name}={self.metadata[name]}" for name in ("dataset", "epochs", "engine") if name in self.metadata]
         statistics = [] if self.statistics else ["no statistics"]

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mnist_cuda.data.dataset import Dataset
+from mnist_cuda.data.looks import form_of
 from mnist_cuda.engine import BatchNorm, Engine, Placement, Steps
 from mnist_cuda.engine.model import digest
 from mnist_cuda.engine.timing import REPORTED_ITERATIONS, TrainingClock
@@ -134,6 +135,7 @@ class Trainer:
         self.epoch, self.step, self._seconds = 1, 0, 0.0
         self._losses = np.empty(self.steps_per_epoch)
         self._correct = np.empty(self.steps_per_epoch, np.int32)
+        self._form = "" if data.name in ("mnist", "synthetic") else form_of(data)
         self._first_block = 0
         self._order, self._order_of = np.empty(0, np.int32), 0  # and the epoch that it is of
         self._evaluation_seconds, self._evaluations = 0.0, 0
@@ -355,6 +357,8 @@ class Trainer:
         }
         if self.data.classes:
             metadata["classes"] = json.dumps(self.data.classes)
+        if self._form:
+            metadata["form"] = self._form
         return Model(self.parameters, statistics, metadata)
 
     @property

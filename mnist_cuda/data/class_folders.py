@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mnist_cuda.data import looks
 from mnist_cuda.data.catalogue import SYNTHETIC, cache_folder
 from mnist_cuda.data.dataset import Dataset
 from mnist_cuda.data.digit import FORMS, MNIST, SCALED, in_form
@@ -81,7 +80,7 @@ def dataset_from_folder(folder: str | Path, *, form: str = "auto", test_share: f
     train_half, test_half = ((read.images[half], labels[half]) for half in (~test, test))
     name = root.resolve().name
     data = Dataset(name, name, str(root), *train_half, *test_half, classes=classes, form=read.form)
-    looks.warn(data)
+    data.warn_of_looks()
     return data
 
 

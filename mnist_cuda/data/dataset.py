@@ -77,6 +77,13 @@ class Dataset:
         images, labels = self.train_images[:count], self.train_labels[:count]
         return replace(self, train_images=images, train_labels=labels, known_digest=None)
 
+    def warn_of_looks(self) -> None:
+        """Warn in a line (DataWarning) of images that are dark on light, and of digits that are not upright."""
+        from mnist_cuda.data import looks  # for data of one's own alone
+
+        arrays = self.arrays
+        looks.warn(self.name, arrays[:2], arrays[2:], digits=not self.classes)
+
     @property
     def arrays(self) -> tuple[Images, Labels, Images, Labels]:
         """All four, in the order of the digest."""
@@ -117,9 +124,7 @@ def load(
             info = replace(info, name=name, digest=None)
         data = _read(info, name, find_folder(info, Path(data_dir)), checked=name != "idx")
         if name == "idx":
-            from mnist_cuda.data import looks  # for the few who need it
-
-            looks.warn(data)
+            data.warn_of_looks()
         return data
     if name == "idx":
         raise UsageError("data set 'idx' are files of your own: name their folder by --data-dir")

@@ -9,17 +9,13 @@ from __future__ import annotations
 import base64
 import warnings
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mnist_cuda.data.digit import MNIST, SCALED
 from mnist_cuda.data.idx import CLASSES, SIDE, Images, Labels
 from mnist_cuda.errors import DataWarning
-
-if TYPE_CHECKING:
-    from mnist_cuda.data.dataset import Dataset
 
 SAMPLE = 2000  # images that are looked at
 _PAPER = 128  # where the border's median is at least so bright, the image is dark on light
@@ -54,24 +50,14 @@ WAYS: dict[str, tuple[str, Way]] = {
 }
 
 
-def warn(data: Dataset) -> None:
+def warn(name: str, train: tuple[Images, Labels], test: tuple[Images, Labels], *, digits: bool) -> None:
     """Warn in a line (DataWarning) of data of one's own that do not look as expected; all ways to data end here."""
-    digits = not data.classes
-    train = remarks(data.train_images, data.train_labels, digits=digits)
-    test = remarks(data.test_images, data.test_labels, digits=digits)
-    if train != test:
-        train = remarks(data.train_images, data.train_labels, digits=digits, half="training ")
-        test = remarks(data.test_images, data.test_labels, digits=digits, half="test ")
-    for sentence in dict.fromkeys(train + test):
-        warnings.warn(f"{data.name}: {sentence}", DataWarning, stacklevel=3)
-
-
-def form_of(data: Dataset) -> str:
-    """The form that pictures have to be brought into for a network that learnt these images: see `digit.in_form`."""
-    if data.form or data.name in ("mnist", "synthetic"):
-        return data.form or MNIST
-    digits = not data.classes and like_mnist(data.train_images, data.train_labels)
-    return MNIST if digits else SCALED
+    said = [remarks(*half, digits=digits) for half in (train, test)]
+    if said[0] != said[1]:
+        halves = ((train, "training "), (test, "test "))
+        said = [remarks(*pair, digits=digits, half=half) for pair, half in halves]
+    for sentence in dict.fromkeys(said[0] + said[1]):
+        warnings.warn(f"{name}: {sentence}", DataWarning, stacklevel=4)
 
 
 def remarks(images: Images, labels: Labels, *, digits: bool, half: str = "") -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from mnist_cuda.data import looks
 from mnist_cuda.data.arrays import pair_of
 from mnist_cuda.data.dataset import Dataset
 from mnist_cuda.data.idx import Images, Labels
@@ -25,7 +24,7 @@ def dataset_of(
     """
     train, test = _pair(train_images, train_labels, "training"), _pair(test_images, test_labels, "test")
     data = Dataset(name, name, "arrays", *train, *test)
-    looks.warn(data)
+    data.warn_of_looks()
     return data
 
 

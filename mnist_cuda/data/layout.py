@@ -13,7 +13,7 @@ import numpy as np
 
 _LOW = 0.4  # of the highest digit's height: what is lower is a stroke of a digit, or a sign
 _OVERLAP = 0.4  # of the narrower one's columns: with more, two shapes are one above the other, or strokes of one digit
-_BESIDE = 0.35  # of the lower one's rows: with more, two digits stand in one row
+_BESIDE = 0.25  # of the lower one's rows: with more, two digits stand in one row
 _FAR = 4.0  # of the height: what is further apart is not in one row
 FRAMED = 0.8  # of each side of its box that a frame covers
 _THIN = 0.1  # of the picture's shorter side: what is wider at its border is a table
@@ -180,7 +180,8 @@ def _is_one(one: Shape, other: Shape, digits: list[Shape], height: float) -> boo
         return True
     gap = -one.rows_with(other) * min(one.height, other.height)
     slim = (one.height + other.height) / (one.width + other.width)
-    broken = 0.35 if slim > 2.5 else 0.2 if both.height < 2.2 * both.width else 0.1
+    ratio = both.height / both.width
+    broken = 0.35 if slim > 2.5 or ratio < 2.2 else 0.25 if ratio < 2.7 else 0.1
     return gap < broken * (one.height + other.height) / 2
 
 
@@ -212,7 +213,7 @@ def _is_between(mark: Shape, digits: list[Shape], height: float) -> bool:
 def _is_bar(mark: Shape, digit: Shape, height: float) -> bool:
     """Whether it is the bar of a 5 that begins where the rest of it ends."""
     high_up = mark.middle[1] < digit.top + 0.3 * height
-    return mark.width > 1.5 * mark.height and high_up and _distance(digit, mark) < 0.15 * height
+    return mark.width > 1.5 * mark.height and high_up and _distance(digit, mark) < 0.3 * height
 
 
 def _rows(digits: list[Shape]) -> list[list[Shape]]:
@@ -245,7 +246,7 @@ def _distance(one: Shape, other: Shape) -> float:
 
 def _at_border(shape: Shape, height: float, size: float) -> str:
     """What a shape at the border is; nothing for what lies around the paper, or its shadow."""
-    if 0.5 * height < shape.height < 1.5 * height and 0.25 * height < shape.width < 1.5 * height:
+    if 0.5 * height < shape.height < 1.5 * height and 0.1 * height < shape.width < 1.5 * height:
         return "ink"
     across, down = shape.width > 0.6 * size, shape.height > 0.6 * size
     thin = shape.ink < _THIN * size * (shape.width + shape.height)

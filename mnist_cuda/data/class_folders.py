@@ -19,13 +19,14 @@ from mnist_cuda.data.catalogue import SYNTHETIC, cache_folder
 from mnist_cuda.data.dataset import Dataset
 from mnist_cuda.data.digit import FORMS, MNIST, SCALED, in_form
 from mnist_cuda.data.idx import CLASSES, SIDE, Images
+from mnist_cuda.data.looks import like_mnist
 from mnist_cuda.data.picture_file import SUFFIXES, picture_files, read_picture
 from mnist_cuda.errors import DataError, DataWarning, UsageError
 from mnist_cuda.files import replacing, take_lock
 
 _TRAIN, _TEST, _MORE = ("train", "training"), ("test", "testing"), ("val", "valid", "validation", "dev")
 _DIGITS = tuple(str(digit) for digit in range(CLASSES))
-_SAMPLE, _DRAWN = 100, 0.8  # pictures looked at for their form, and the share of them that has to show a digit
+_SAMPLE = 200  # pictures at most that are looked at for their form
 _VERSION = 1  # of what is kept; another reading of pictures needs another
 
 
@@ -55,8 +56,8 @@ def dataset_from_folder(folder: str | Path, *, form: str = "auto", test_share: f
 
     form: how pictures become 28x28 pixels. `mnist`: the ink of one digit, on paper of any colours and light, is brought
     into MNIST's form (`as_mnist`). `scaled`: they are made grey, and scaled. `auto`: `mnist` where the classes are
-    digits and four of five pictures show one, else `scaled`. The model keeps it, and `predict` brings a picture into
-    the same form. The result is kept in the cache until a file's name, size or time changes.
+    digits and the pictures, in that form, resemble MNIST's on average; else `scaled`. The model keeps it, and `predict`
+    brings a picture into the same form. The result stays in the cache until a file's name, size or time changes.
 
     Warns (DataWarning) of pictures that look like no digit, and as `dataset_of`. Raises DataError for a folder that is
     none of these, for a link out of it and for a file that cannot be read, UsageError for another form, and
@@ -103,9 +104,9 @@ def _pictures(root: Path, test_share: float, seed: int) -> tuple[list[str], list
         pictures += [_Picture(file, label, file in held) for file in files]
         if test and name in _folders(test):
             pictures += [_Picture(file, label, True) for file in picture_files(test / name)]
-    inside = root.resolve()
+    inside = Path(os.path.realpath(root))
     for picture in pictures:
-        if picture.path.is_symlink() and not picture.path.resolve().is_relative_to(inside):
+        if picture.path.is_symlink() and not Path(os.path.realpath(picture.path)).is_relative_to(inside):
             raise DataError(f"{picture.path}: a link out of {root}, expected a picture in it: copy it there")
     return names, sorted(pictures, key=lambda picture: (picture.test, picture.label))
 
@@ -177,7 +178,7 @@ def _kept(root: Path, form: str, digits: bool, pictures: list[_Picture]) -> _Rea
 def _unpacked(target: Path, key: str, count: int) -> _Read | None:
     """What is kept under this key; None for anything else: another key, a damaged file, none."""
     try:
-        with np.load(target) as kept:  # each array has a checksum
+        with open(target, "rb") as file, np.load(file) as kept:  # each array has a checksum
             facts = json.loads(str(kept["facts"]))
             images = kept["images"]
         sound = facts[0] == key and images.shape == (count, SIDE, SIDE) and images.dtype == np.uint8
@@ -201,8 +202,8 @@ def _keep(target: Path, key: str, read: _Read) -> None:
 def _form(pictures: list[_Picture]) -> str:
     """The form for pictures of classes that are named by digits."""
     some = pictures[:: -(-len(pictures) // _SAMPLE)]
-    drawn = sum(not in_form(read_picture(picture.path), MNIST)[0].doubt for picture in some)
-    return MNIST if drawn >= _DRAWN * len(some) else SCALED
+    images = np.stack([in_form(read_picture(picture.path), MNIST)[0].pixels for picture in some])
+    return MNIST if like_mnist(images, np.array([picture.label for picture in some])) else SCALED
 
 
 def _read(pictures: list[_Picture], form: str) -> _Read:

@@ -181,7 +181,7 @@ def _is_one(one: Shape, other: Shape, digits: list[Shape], height: float) -> boo
     gap = -one.rows_with(other) * min(one.height, other.height)
     slim = (one.height + other.height) / (one.width + other.width)
     ratio = both.height / both.width
-    broken = 0.35 if slim > 2.5 or ratio < 2.2 else 0.25 if ratio < 2.7 else 0.1
+    broken = 0.35 if slim > 2.5 else 0.28 if ratio < 2.2 else 0.2
     return gap < broken * (one.height + other.height) / 2
 
 

@@ -257,7 +257,7 @@ def test_models_that_cannot_answer(trained, pictures, tmp_path, capsys):
     save_model(tmp_path / "clothes.safetensors", other, steps=1)
     assert cli.main(["predict", picture, "--model", str(tmp_path / "clothes.safetensors"), *CPU]) == 0
     err = capsys.readouterr().err
-    assert "the classes that it names are not digits: T-shirt/top, trouser, " in err
+    assert "the classes that it names are not digits: T-shirt, trousers, " in err
     assert "pictures are made grey and scaled to 28x28, as its training images were" in err
 
 

@@ -21,6 +21,7 @@ SAMPLE = 2000  # images that are looked at
 _PAPER = 128  # where the border's median is at least so bright, the image is dark on light
 _SOME = 0.15  # of the images: with more of the other polarity it is worth a sentence
 _CELLS = 7
+_ENOUGH, _CLASSES = 50, 3  # images and classes at least: the means of fewer say little
 _ALIKE = 0.5  # correlation with MNIST's class means: less is no likeness
 _BETTER = 0.25  # by how much another way must be more alike than upright
 
@@ -78,7 +79,7 @@ def remarks(images: Images, labels: Labels, *, digits: bool, half: str = "") -> 
             f"{100 * share:.0f} % of the {half}images are dark on light and the others light on dark: "
             "255 - images gives the contrary"
         )
-    if digits:
+    if digits and len(images) >= _ENOUGH and len(set(labels.tolist())) >= _CLASSES:
         alike = _alike(np.where(dark[:, None, None], 255 - images, images), labels)
         way, best = max(alike.items(), key=lambda item: item[1])
         if way and best > _ALIKE and best - alike[""] > _BETTER:

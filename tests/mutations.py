@@ -585,14 +585,14 @@ PICTURES = [
         "mnist_cuda/data/layout.py",
         ("test_digit.py", "test_rows.py"),
         ("comma-is-a-digit", "refusal", "_LOW = 0.4", "_LOW = 0.0"),
-        ("sign-in-silence", "warning", "if not remarks:", "if True:"),
+        ("sign-in-silence", "message", "if not remarks:", "if True:"),
         ("fraction-of-a-row", "off by one", "_BESIDE = 0.25", "_BESIDE = 0.75"),
     ),
     *of(
         "mnist_cuda/data/looks.py",
         ("test_looks.py",),
         ("other-way-round", "reported value", "moved[k] = np.roll(image, (y, x), (0, 1))", "moved[k] = image.T"),
-        ("inverted-in-silence", "warning", "if share > 1 - _SOME:", "if share > 1:"),
+        ("inverted-in-silence", "message", "if share > 1 - _SOME:", "if share > 1:"),
     ),
     *of(
         "mnist_cuda/data/class_folders.py",

@@ -585,7 +585,7 @@ PICTURES = [
         "mnist_cuda/data/layout.py",
         ("test_digit.py", "test_rows.py"),
         ("comma-is-a-digit", "refusal", "_LOW = 0.4", "_LOW = 0.0"),
-        ("sign-in-silence", "message", "if not remarks:", "if True:"),
+        ("sign-in-silence", "message", "    if remarks:", "    if False:"),
         ("fraction-of-a-row", "off by one", "_BESIDE = 0.25", "_BESIDE = 0.75"),
     ),
     *of(

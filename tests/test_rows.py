@@ -60,6 +60,8 @@ def test_a_column_is_two_rows(ink, above, below):
     for k in range(5):
         digits = digits_of(255 - sheet([[ink(above, k)], [ink(below, k)]], 3))
         assert sizes(digits) == [1, 1]
+        close = np.pad(np.vstack([ink(above, k), ink(below, k)]), 20)
+        assert sizes(digits_of(255 - np.kron(close, np.ones((3, 3), np.uint8)))) == [1, 1]
         assert digits[0].box[3] <= digits[1].box[1]
         assert "several shapes" in as_mnist(255 - sheet([[ink(above, k)], [ink(below, k)]], 3)).doubt
 

@@ -26,13 +26,14 @@ class Shape:
     """A connected shape, or several that are one digit.
 
     numbers: of the shapes. box: left, top, right, bottom, the last two exclusive. ink: of all pixels, where a full one
-    has 1. framed: whether it covers each side of its box.
+    has 1. framed: whether it covers each side of its box. stacked: whether it may be two digits, one above the other.
     """
 
     numbers: frozenset[int]
     box: tuple[int, int, int, int]
     ink: float
     framed: bool = False
+    stacked: bool = False
 
     @property
     def left(self) -> int:
@@ -66,7 +67,9 @@ class Shape:
         left, top, right, bottom = self.box
         also = other.box
         box = (min(left, also[0]), min(top, also[1]), max(right, also[2]), max(bottom, also[3]))
-        return Shape(self.numbers | other.numbers, box, self.ink + other.ink)
+        high = box[3] - box[1] > 1.6 * (box[2] - box[0]) and min(self.height, other.height) > 0.3 * (box[3] - box[1])
+        stacked = self.stacked or other.stacked or (high and self.rows_with(other) < 0)
+        return Shape(self.numbers | other.numbers, box, self.ink + other.ink, stacked=stacked)
 
     def columns_with(self, other: Shape) -> float:
         """The columns that both have, as a share of the narrower one's; negative where there is a gap."""
@@ -128,7 +131,9 @@ def arrange(shapes: list[Shape], stroke: float, border: Sequence[Shape] = (), si
         if what := _at_border(shape, height, size):
             nearest = min(digits, key=lambda digit: _distance(digit, shape))
             beside.setdefault(nearest.numbers, []).append(f"{what} at the picture's border")
-    return [Placed(digit, k, _clause(beside.get(digit.numbers, []))) for k, row in enumerate(rows) for digit in row]
+    return [
+        Placed(digit, k, _clause(beside.get(digit.numbers, []), digit)) for k, row in enumerate(rows) for digit in row
+    ]
 
 
 def _holds_something(frame: Shape, shapes: list[Shape]) -> bool:
@@ -181,7 +186,7 @@ def _is_one(one: Shape, other: Shape, digits: list[Shape], height: float) -> boo
     gap = -one.rows_with(other) * min(one.height, other.height)
     slim = (one.height + other.height) / (one.width + other.width)
     ratio = both.height / both.width
-    broken = 0.35 if slim > 2.5 else 0.28 if ratio < 2.2 else 0.2
+    broken = 0.35 if slim > 2.5 else 0.28 if ratio < 1.9 else 0.15
     return gap < broken * (one.height + other.height) / 2
 
 
@@ -270,8 +275,9 @@ def _where(mark: Shape, digit: Shape) -> str:
     return "on its left" if mark.middle[0] < digit.middle[0] else "on its right"
 
 
-def _clause(remarks: list[str]) -> str:
-    if not remarks:
-        return ""
-    more = f" and {len(remarks) - _NAMED} more" if len(remarks) > _NAMED else ""
-    return f"{', '.join(remarks[:_NAMED])}{more} {'is' if len(remarks) == 1 else 'are'} left out"
+def _clause(remarks: list[str], digit: Shape) -> str:
+    clauses = ["two shapes, one above the other, are read as one"] if digit.stacked else []
+    if remarks:
+        more = f" and {len(remarks) - _NAMED} more" if len(remarks) > _NAMED else ""
+        clauses.append(f"{', '.join(remarks[:_NAMED])}{more} {'is' if len(remarks) == 1 else 'are'} left out")
+    return "; ".join(clauses)

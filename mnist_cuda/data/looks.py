@@ -74,7 +74,7 @@ def remarks(images: Images, labels: Labels, *, digits: bool, half: str = "") -> 
             f"the {half}images are dark on light, and the network is made for light on dark: "
             "255 - images gives the contrary"
         )
-    elif share > _SOME:
+    elif share > _SOME and len(images) >= _ENOUGH:
         said.append(
             f"{100 * share:.0f} % of the {half}images are dark on light and the others light on dark: "
             "255 - images gives the contrary"

@@ -18,7 +18,7 @@ from mnist_cuda.data.idx import CLASSES, SIDE, Images, Labels
 from mnist_cuda.errors import DataWarning
 
 SAMPLE = 2000  # images that are looked at
-_PAPER = 128  # where the border's median is at least so bright, the image is dark on light
+_PAPER = 150  # where the border's median is at least so bright, the image is dark on light
 _SOME = 0.15  # of the images: with more of the other polarity it is worth a sentence
 _CELLS = 7
 _ENOUGH, _CLASSES = 50, 3  # images and classes at least: the means of fewer say little

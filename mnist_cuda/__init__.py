@@ -13,10 +13,11 @@ imported from its module when it is first used.
 
 TYPE_CHECKING = False  # typing's, without the time that its import takes
 if TYPE_CHECKING:
+    from mnist_cuda.data.class_folders import dataset_from_folder
     from mnist_cuda.data.dataset import Dataset
     from mnist_cuda.data.dataset import load as load_dataset
     from mnist_cuda.data.digit import Digit, as_mnist, digits_of
-    from mnist_cuda.data.own import dataset_from_folder, dataset_of
+    from mnist_cuda.data.own import dataset_of
     from mnist_cuda.data.picture_file import read_picture
     from mnist_cuda.engine import Engine, EngineInfo, OpTime, Probe, engines
     from mnist_cuda.engine.model import init_parameters
@@ -49,7 +50,7 @@ PUBLIC: dict[str, dict[str, str]] = {
     "Data": {
         "load_dataset": "data.dataset:load",
         "dataset_of": "data.own",
-        "dataset_from_folder": "data.own",
+        "dataset_from_folder": "data.class_folders",
         "Dataset": "data.dataset",
         "read_picture": "data.picture_file",
         "as_mnist": "data.digit",

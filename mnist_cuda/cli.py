@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import signal
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from mnist_cuda import __version__, commands
 from mnist_cuda.commands.parser import Parser, add_commands, examples
 from mnist_cuda.errors import (
+    DataWarning,
     MnistCudaError,
     OutputError,
     RankLostError,
@@ -67,6 +70,25 @@ def wants_json(argv: Sequence[str]) -> bool:
     return any(not following[k].endswith(".json") for k in flags)
 
 
+@contextlib.contextmanager
+def warnings_as_lines() -> Iterator[None]:
+    """A DataWarning in this block is a line, of several ranks by the first alone."""
+    show = warnings.showwarning
+
+    def line(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+        if not issubclass(category, DataWarning):
+            show(message, category, *where, **more)
+        elif os.environ.get("MNIST_CUDA_RANK", "0") == "0":
+            from mnist_cuda.terminal.console import print_warning
+
+            print_warning(str(message))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", DataWarning)
+        warnings.showwarning = line
+        yield
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code: every expected failure is one line on stderr."""
     words = list(sys.argv[1:] if argv is None else argv)
@@ -85,7 +107,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         from mnist_cuda.terminal import signals
 
         warnings.filterwarnings("ignore", message="MNIST IS NOT HERE")  # commands print it in a frame
-        with signals.Interruptible():
+        with signals.Interruptible(), warnings_as_lines():
             code: int = args.run(args)
             sys.stdout.flush()
         return code

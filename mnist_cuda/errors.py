@@ -64,6 +64,10 @@ class DataError(MnistCudaError, ValueError):
     exit_code = 3
 
 
+class DataWarning(UserWarning):
+    """Data that can be used, but hardly as they are: inverted images, for one. A command prints it as a line."""
+
+
 class UnavailableError(MnistCudaError):
     """This machine or build lacks what was asked for by name: a GPU, a library, an engine, a peer."""
 

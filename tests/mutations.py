@@ -629,7 +629,31 @@ PICTURES = [
         ("test_digit.py",),
         ("centre-one-pixel-off", "off by one", "_CENTRE = SIDE // 2  #", "_CENTRE = SIDE // 2 - 1  #"),
         ("table-taken-for-ink", "reported value", "        sides = inner\n", "        pass\n"),
-        ("comma-is-a-digit", "refusal", "if part.ink.shape[0] >= _LOW * highest", "if part.ink.shape[0] > 0"),
+        (
+            "12-bits-of-16-are-dark",
+            "unit",
+            "bits = max(8, int(picture.max()).bit_length())",
+            "bits = 8 * picture.dtype.itemsize",
+        ),
+    ),
+    *of(
+        "mnist_cuda/data/layout.py",
+        ("test_digit.py", "test_rows.py"),
+        ("comma-is-a-digit", "refusal", "_LOW = 0.4", "_LOW = 0.0"),
+        ("sign-in-silence", "message", "    if remarks:", "    if False:"),
+        ("fraction-of-a-row", "off by one", "_BESIDE = 0.25", "_BESIDE = 0.75"),
+    ),
+    *of(
+        "mnist_cuda/data/looks.py",
+        ("test_looks.py",),
+        ("other-way-round", "reported value", "moved[k] = np.roll(image, (y, x), (0, 1))", "moved[k] = image.T"),
+        ("inverted-in-silence", "message", "if share > 1 - _SOME:", "if share > 1:"),
+    ),
+    *of(
+        "mnist_cuda/data/class_folders.py",
+        ("test_class_folders.py",),
+        ("old-pictures-from-the-cache", "stale copy", "sound = facts[0] == key and", "sound = bool(facts[0]) and"),
+        ("link-out-of-the-folder", "refusal", "if picture.path.is_symlink() and", "if False and"),
     ),
     *of(
         "mnist_cuda/data/picture_file.py",

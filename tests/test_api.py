@@ -721,7 +721,7 @@ def test_a_folder_of_something_else_is_refused(pictures, tmp_path):
     empty = folder / "train/4"
     empty.rename(tmp_path / "elsewhere")
     empty.mkdir()
-    (empty / "4.heic").touch()
+    (empty / "4.psd").touch()
     with pytest.raises(DataError, match=r"train/4: no picture in this folder, expected files that end in \.png"):
         dataset_from_folder(folder)
 

@@ -256,7 +256,9 @@ def test_models_that_cannot_answer(trained, pictures, tmp_path, capsys):
     other = Model(model.parameters, model.statistics, {"dataset": "fashion-mnist"})
     save_model(tmp_path / "clothes.safetensors", other, steps=1)
     assert cli.main(["predict", picture, "--model", str(tmp_path / "clothes.safetensors"), *CPU]) == 0
-    assert "was trained on fashion-mnist: the classes that it names are not digits" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert "the classes that it names are not digits: T-shirt, trousers, " in err
+    assert "pictures are made grey and scaled to 28x28, as its training images were" in err
 
 
 def test_a_number_is_read(trained, mnist, tmp_path, capsys):
@@ -295,3 +297,54 @@ def test_a_folder_of_pictures_names_its_classes(tmp_path):
             Image.fromarray(np.full((28, 28), 40 * k, np.uint8)).save(tmp_path / name / f"{k}.png")
     result = train(dataset_from_folder(tmp_path), TrainOptions(epochs=1, batch_size=2), engine="cpu")
     assert result.model.classes[:3] == ("bag", "boot", "2")
+
+
+def test_rows_and_signs_are_told(trained, mnist, tmp_path, capsys):
+    labels = mnist.test_labels.tolist()
+    images = [[mnist.test_images[labels.index(digit)] for digit in row] for row in ((3, 1, 4), (2, 7, 0))]
+    sheet = np.pad(np.vstack([np.hstack(row) for row in images]), 20)
+    file = tmp_path / "sheet.png"
+    Image.fromarray(255 - np.kron(sheet, np.ones((2, 2), np.uint8))).save(file)
+    argv = ["predict", str(file), "--model", str(trained), *CPU]
+    first, *rows = prints(capsys, *argv).splitlines()
+    assert first.startswith(f"{file}: 2 rows, least ")
+    assert [line.split()[:2] for line in rows] == [["314", "least"], ["270", "least"]]
+    (report,) = json.loads(prints(capsys, *argv, "--json"))["images"]
+    assert (report["text"], report["rows"], report["doubt"]) == ("314\n270", ["314", "270"], "")
+    assert [part["row"] for part in report["digits"]] == [0, 0, 0, 1, 1, 1]
+    row = np.pad(np.hstack(images[0]), 20)
+    row[42:45, 45:48] = 255
+    Image.fromarray(255 - np.kron(row, np.ones((3, 3), np.uint8))).save(file)
+    assert cli.main(argv) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith(f"{file}: 314, least ")
+    assert err == f"WARNING: {file}: 3: a point or comma on its right is left out\n"
+    minus = np.pad(images[1][1], 20)
+    minus[33:35, 8:18] = 255
+    (tmp_path / "deep/er").mkdir(parents=True)
+    Image.fromarray(255 - np.kron(minus, np.ones((3, 3), np.uint8))).save(tmp_path / "deep/er/minus.png")
+    argv[1] = str(tmp_path / "deep/er/minus.png")
+    assert cli.main(argv) == 0
+    assert capsys.readouterr().err.endswith("minus.png: a stroke like a minus sign on its left is left out\n")
+    argv[1] = str(tmp_path)
+    table = [line.split() for line in prints(capsys, *argv).splitlines()]
+    assert [row[:2] for row in table[1:]] == [[f"{tmp_path}/deep/er/minus.png", "7"], [str(file), "314"]]
+
+
+def test_a_form_that_is_unknown_is_refused(trained, pictures, capsys):
+    model = load_model(trained)
+    save_model(pictures / "odd.safetensors", replace(model, metadata=model.metadata | {"form": "cubist"}))
+    argv = ["predict", str(pictures / "0.png"), "--model", str(pictures / "odd.safetensors"), *CPU]
+    assert cli.main(argv) == 6
+    words = "its form is 'cubist', expected mnist or scaled: name one by --form\n"
+    assert capsys.readouterr().err == f"mnist-cuda: error: {pictures}/odd.safetensors: {words}"
+    assert cli.main([*argv, "--form", "mnist"]) == 0
+
+
+@pytest.mark.parametrize("contrast", [0.06, 0.1, 0.2])
+def test_low_contrast_alone_gives_no_warning(contrast, mnist, engine):
+    for k in range(20):
+        picture = (150 - 255 * contrast * of_mnist(mnist.test_images[k])(60)).astype(np.uint8)
+        digit = as_mnist(np.pad(picture, 20, mode="edge"))
+        assert (digit.doubt, digit.beside) == ("", "")
+        assert predict(engine, digit.pixels[None]).classes[0] == mnist.test_labels[k] or k == 8

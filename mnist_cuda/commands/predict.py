@@ -1,8 +1,9 @@
 """Read the digits in a picture of any size, colour and lighting.
 
-For a picture of one digit it prints the 28x28 pixels that the network saw and ten probabilities, for one of several the
-number that they make, for a folder a table. A picture that does not look like a digit gets a warning, but a letter
-often passes for one.
+For a picture of one digit it prints the 28x28 pixels that the network saw and a probability for each class, for one of
+several the numbers that they make row by row, for a folder and those below it a table. A picture that does not look
+like a digit gets a warning, and so does ink that is left out, such as a point or a minus sign; but a letter often
+passes for a digit. A picture is brought into the form of the model's training images, or the one that --form names.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from mnist_cuda.commands import EXAMPLE_PICTURE
 from mnist_cuda.commands.flags import add_engine_flags, add_json_flag, add_model_flag
-from mnist_cuda.errors import DataError
+from mnist_cuda.errors import CheckpointError, DataError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -42,6 +43,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "a picture, a folder of pictures, or - for a picture on standard input"
     parser.add_argument("image", nargs="+", type=Path, metavar="IMAGE", help=text)
     add_model_flag(parser)
+    text = "how a picture becomes 28x28 pixels: mnist finds digits on paper, scaled takes the picture as a whole; by "
+    text += "default as the model's training images did"
+    parser.add_argument("--form", choices=("mnist", "scaled"), help=text)
     add_json_flag(parser)
     add_engine_flags(parser)
 
@@ -65,12 +69,13 @@ def run(args: argparse.Namespace) -> int:
     model = load_model(file)
     if model.statistics is None:
         raise no_statistics(str(file))
-    if model.metadata.get("dataset") == "fashion-mnist":
-        console.print_warning(f"{file} was trained on fashion-mnist: the classes that it names are not digits")
-    files = [found for named in args.image for found in _files(named)]
+    form = _form(args.form, file, model)
     names = model.classes
-    several = names[0] == "0"  # of garments there is one in a picture
-    digits = _digits([path for path, _ in files], out, several=several)
+    if not set(names) <= set("0123456789"):
+        known = ", ".join(model.names)
+        print(f"{file}: the classes that it names are not digits: {known}", file=sys.stderr)
+    files = [found for named in args.image for found in _files(named)]
+    digits = _digits([path for path, _ in files], out, form, several=names[0] == "0")  # of garments there is one
     engine = Engine(args.engine, args.precision, threads=args.threads, device=args.device)
     set_model(engine, model)
     read = [digit for found in digits if not isinstance(found, DataError) for digit in found]
@@ -89,14 +94,26 @@ def run(args: argparse.Namespace) -> int:
         reports.append(report)
         if in_folder:
             probability = "-" if report["text"] is None else _percent(report["probability"])
-            table.append((str(path), report["text"] or "-", probability, report["doubt"]))
+            table.append((str(path), " / ".join(report["rows"]) or "-", probability, report["doubt"]))
         elif not output.on_stdout:
-            _show(out, found[0], report, names)
+            _show(out, found[0], report, names, len(model.names))
     if table and not output.on_stdout:
         console.print_table(out, ("file", "digit", "probability", "doubt"), table, right=("digit", "probability"))
-    facts = {"model": str(file), "engine": engine.info.name, "precision": engine.precision}
+    facts = {"model": str(file), "engine": engine.info.name, "precision": engine.precision, "form": form}
     output.write({**facts, "trained": model.metadata, "images": reports})
     return 0 if not any(isinstance(found, DataError) for found in digits) else DataError.exit_code
+
+
+def _form(named: str | None, file: Path, model: Model) -> str:
+    """The form that pictures are brought into: the named one, or the model's; a line names another than MNIST's."""
+    from mnist_cuda.data.digit import FORMS, MNIST
+
+    if (named or model.form) not in FORMS:
+        expected = " or ".join(FORMS)
+        raise CheckpointError(f"{file}: its form is {model.form!r}, expected {expected}: name one by --form")
+    if not named and model.form != MNIST:
+        print(f"{file}: pictures are made grey and scaled to 28x28, as its training images were", file=sys.stderr)
+    return named or model.form
 
 
 def _training_images(file: Path, model: Model) -> Dataset | None:
@@ -119,9 +136,9 @@ def _files(named: Path) -> list[tuple[Path, bool]]:
     return [(path, True) for path in picture_files(named)] if named.is_dir() else [(named, False)]
 
 
-def _digits(paths: list[Path], out: Console, *, several: bool) -> list[list[Digit] | DataError]:
-    """For each file its digits from left to right, or why it cannot be read. several: whether there may be more."""
-    from mnist_cuda.data.digit import as_mnist, digits_of
+def _digits(paths: list[Path], out: Console, form: str, *, several: bool) -> list[list[Digit] | DataError]:
+    """For each file its digits as they are read, or why it cannot be. several: whether there may be more than one."""
+    from mnist_cuda.data.digit import in_form
     from mnist_cuda.data.picture_file import read_picture
     from mnist_cuda.terminal.console import Estimate, LiveLine
 
@@ -132,8 +149,7 @@ def _digits(paths: list[Path], out: Console, *, several: bool) -> list[list[Digi
             line.show(count / len(paths), f"{count} of {len(paths)} pictures")
             estimate.after(count / len(paths))
             try:
-                picture = read_picture(path)
-                digits.append(digits_of(picture) if several else [as_mnist(picture)])
+                digits.append(in_form(read_picture(path), form, several=several))
             except DataError as error:
                 digits.append(error)
     return digits
@@ -144,10 +160,14 @@ def _report(path: Path, digits: list[Digit], answers: list[_Scores], names: Sequ
     each = [_one(digit, answer, names) for digit, answer in zip(digits, answers, strict=True)]
     doubts = [f"{part['name']}: {part['doubt']}" if len(each) > 1 else part["doubt"] for part in each if part["doubt"]]
     known = [part for part in each if part["digit"] is not None]
+    rows: dict[int, str] = {}
+    for part in known:
+        rows[part["row"]] = rows.get(part["row"], "") + part["name"]
     only: dict[str, Any] = each[0] if len(each) == 1 else {}
     return {
         "file": str(path),
-        "text": "".join(part["name"] for part in known) or None,
+        "text": "\n".join(rows.values()) or None,
+        "rows": list(rows.values()),
         "digit": only.get("digit"),
         "probability": min((part["probability"] for part in known), default=None),
         "probabilities": only.get("probabilities"),
@@ -174,7 +194,9 @@ def _one(digit: Digit, answer: _Scores, names: Sequence[str]) -> dict[str, Any]:
         "probability": None if blank else float(probabilities[best]),
         "probabilities": None if blank else probabilities.tolist(),
         "distance": None if blank else distance,
-        "doubt": digit.doubt or unlike or unsure,
+        "doubt": "; ".join(filter(None, (digit.doubt or unlike or unsure, digit.beside))),
+        "beside": digit.beside,
+        "row": digit.row,
         "box": digit.box,
     }
 
@@ -183,21 +205,30 @@ def _percent(probability: float) -> str:
     return f"{100 * probability:.1f} %"
 
 
-def _show(out: Console, first: Digit, report: dict[str, Any], names: Sequence[str]) -> None:
-    """Print the answer, and the pixels beside the bars; of several digits the probabilities alone."""
+def _show(out: Console, first: Digit, report: dict[str, Any], names: Sequence[str], count: int) -> None:
+    """Print the answer, and the pixels beside the bars; of several digits the probabilities, of each row a line.
+
+    count: of classes that are shown.
+    """
     from mnist_cuda.terminal.console import print_warning
 
-    several = len(report["digits"]) > 1
+    digits = report["digits"]
     if report["text"] is not None:
-        least = "least " if several else ""
-        out.print(f"{report['file']}: {report['text']}, {least}{_percent(report['probability'])}")
-        if several:
-            for part in report["digits"]:
+        least = "least " if len(digits) > 1 else ""
+        rows = f"{len(report['rows'])} rows" if len(report["rows"]) > 1 else report["text"]
+        out.print(f"{report['file']}: {rows}, {least}{_percent(report['probability'])}")
+        if len(report["rows"]) > 1:
+            for row, text in enumerate(report["rows"]):
+                least = min(part["probability"] for part in digits if part["row"] == row)
+                out.print(f"  {text}  {'least ' if len(text) > 1 else ''}{_percent(least)}")
+        elif len(digits) > 1:
+            for part in digits:
                 out.print(f"  {part['name']}  {_percent(part['probability']):>7}")
         else:
-            _show_bars(out, first, report["probabilities"], report["digit"], names)
+            shown = max(count, report["digit"] + 1)
+            _show_bars(out, first, report["probabilities"][:shown], report["digit"], names[:shown])
     if report["doubt"]:
-        no_digit = not several and report["doubt"] != UNSURE
+        no_digit = len(digits) == 1 and report["doubt"] not in (UNSURE, digits[0]["beside"])
         print_warning(f"{report['file']}: {'this looks like no digit: ' if no_digit else ''}{report['doubt']}")
 
 

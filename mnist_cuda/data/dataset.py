@@ -55,8 +55,8 @@ class Dataset:
     (M,28,28), test_labels (M,): uint8, labels below 10. hashes: sha256 of each file as it was read, by file name.
     warning: the sentence that has to be shown to the user, if `auto` had to take another data set than MNIST. digest:
     sha256 of the four arrays; known_digest gives it where it has just been checked. classes: their names, where they
-    are not digits. read_as: how data of one's own were read, and which of them are the test set. limit: of `first`, 0
-    for all.
+    are not digits. form: the form that pictures were brought into (`digit.in_form`), empty for data that were none.
+    read_as: how data of one's own were read, and which of them are the test set. limit: of `first`, 0 for all.
 
     Raises DataError for arrays that are none of these.
     """
@@ -71,6 +71,7 @@ class Dataset:
     hashes: dict[str, str] = field(default_factory=dict)
     warning: str | None = None
     classes: tuple[str, ...] = ()
+    form: str = ""
     read_as: str = ""
     limit: int = 0
     known_digest: InitVar[str | None] = None
@@ -106,6 +107,13 @@ class Dataset:
                 return info.part_digests
         train, test = (_sha256(self.arrays[k : k + 2]).hexdigest() for k in (0, 2))
         return train, test
+
+    def warn_of_looks(self) -> None:
+        """Warn in a line (DataWarning) of images that are dark on light, and of digits that are not upright."""
+        from mnist_cuda.data import looks  # for data of one's own alone
+
+        arrays = self.arrays
+        looks.warn(self.name, arrays[:2], arrays[2:], digits=not self.classes)
 
     @property
     def arrays(self) -> tuple[Images, Labels, Images, Labels]:
@@ -157,7 +165,12 @@ def load(
     if data_dir is not None:
         if name == "synthetic":
             raise UsageError("synthetic digits are generated, they cannot be read from a data folder")
-        return _from(name, Path(data_dir))  # where images of unknown origin enter
+        data = _from(name, Path(data_dir))
+        if (
+            data.name in OWN and not data.form
+        ):  # images of unknown origin; those of pictures are looked at as they are read
+            data.warn_of_looks()
+        return data
     if name in OWN:
         raise UsageError(f"data set '{name}' is data of your own: name their file or folder by --data-dir")
     if name == "synthetic":

@@ -16,16 +16,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mnist_cuda.data.idx import SIDE, Images
+from mnist_cuda.data.layout import FRAMED, Shape, arrange
 
 Floats = NDArray[np.float32]
 Box = tuple[int, int, int, int]
 
+MNIST, SCALED = FORMS = ("mnist", "scaled")
+_LUMA = np.array([0.299, 0.587, 0.114], np.float32)  # of red, green and blue, as in a JPEG
 _BOX = 20  # pixels of the digit's longer side, of SIDE
 _CENTRE = SIDE // 2  # the pixel whose middle the centre of mass is nearest to, in MNIST too
 
 # These were tried on the pictures of tests/drawings.py.
+_FEW = 6  # shapes: a picture with more is one of many digits
+_MOST = 2000  # shapes that are read
 _WORKING = 192  # pixels: pictures are averaged down to this before they are looked at
 _PAPER = 0.65  # of a picture: what fills as much is its paper
+_EVEN = 0.5 / 255  # of the range of values: what differs less is the same
 _FITTED = 64  # rows and columns of pixels at most that the paper is fitted to
 _BLURS = 4  # at most, where the paper's noise is large
 _ZOOMS = 4  # looks at most, each closer than the one before
@@ -34,12 +40,11 @@ _NOISE = 4.5  # standard deviations of the paper that ink is above
 _FAINT = 0.06  # of full ink: what is less, such as a JPEG's ringing, is none
 _SIZE = 0.1  # of a look's longer side: what is smaller does not outdo what lies at the border
 _SHEET = 0.7  # of its box: what is filled as much may be paper
+_TRACE = 0.003  # of the largest shape's ink: what has more may be a sign
 _SPECK = 0.04  # of the largest shape's ink: what has less is dirt
 
-# Of digits side by side.
-_MOST_DIGITS = 20
-_OVERLAP = 0.4  # of the narrower shape's columns: with more, two shapes are strokes of one digit
-_LOW = 0.4  # of the highest one's height: what is lower is a comma or a dash
+_CLEAR = 64  # pixels: rows are looked at so closely that a digit is as high
+_FINEST = 1024  # pixels that a picture of rows is averaged down to at least
 
 # Strokes of MNIST's test images, in pixels (`_stroke`): one image in a hundred has thinner ones than _THIN; at most one
 # in ten thousand has thicker ones than _THICK, longer ones than _LONG, or is wider than _WIDE times its height.
@@ -53,38 +58,113 @@ class Digit:
 
     pixels: (28,28) uint8, bright on dark; all 0 where nothing was found. box: left, top, right, bottom in the picture
     that it comes from, in pixels, the last two exclusive. dark: whether it was dark on light there. doubt: why it may
-    not be a digit, a clause, or empty.
+    not be a digit, a clause, or empty. beside: what lies beside it and is no part of it, such as a point or a frame, a
+    clause, or empty. row: in which of the picture's rows it stands, the highest being 0.
     """
 
     pixels: Images
     box: Box
     dark: bool
     doubt: str
+    beside: str = ""
+    row: int = 0
+
+
+def in_form(picture: NDArray[Any], form: str, *, several: bool = False) -> list[Digit]:
+    """The 28x28 pixels of a picture in one of FORMS; for training on pictures and for reading them.
+
+    `mnist` finds ink on paper of any colours, as `as_mnist` does, or `digits_of` where there may be several. `scaled`
+    makes the picture grey, and smaller or larger. The rest is as for `as_mnist`.
+    """
+    if form == MNIST:
+        return digits_of(picture) if several else [as_mnist(picture)]
+    return [_scaled(_checked(picture))]
+
+
+def _scaled(picture: NDArray[Any]) -> Digit:
+    height, width, channels = picture.shape
+    colours = _averaged(picture, max(1, min(height, width) // (8 * SIDE)))
+    if channels in (2, 4):
+        alpha = colours[..., -1:]
+        colours = alpha * colours[..., :-1] + (1 - alpha) * _behind(colours[..., :-1], alpha[..., 0])
+    grey = colours @ _LUMA if colours.shape[2] == 3 else colours[..., 0]
+    if grey.shape != (SIDE, SIDE):
+        grey = _weights(SIDE, grey.shape[0]) @ grey @ _weights(SIDE, grey.shape[1]).T
+    pixels = np.rint(255 * np.clip(grey, 0, 1)).astype(np.uint8)
+    return Digit(pixels, (0, 0, width, height), bool(np.median(pixels) > 127), "")
 
 
 def as_mnist(picture: NDArray[Any]) -> Digit:
     """Find the one digit in a picture (`read_picture` has one of a file) and bring it into MNIST's form.
 
     picture: (H,W), or (H,W,C) with C = 1 grey, 2 grey and alpha, 3 RGB, 4 RGB and alpha; bool, unsigned integers over
-    their whole range, or floats from 0 to 1. Raises ValueError for another shape or dtype, and for floats beyond that
-    or NaN.
+    their whole range, or floats from 0 to 1. In more than 8 bits, the range ends at the power of two above the largest
+    value. Raises ValueError for another shape or dtype, and for floats beyond that or NaN.
     """
     picture = _checked(picture)
+    if ready := _as_it_is(picture):
+        return ready
     found = _look(picture)
-    return _nothing(picture) if found is None else _normalised(found)
+    if found is None:
+        return _nothing(picture)
+    digits = _digits(picture, found)
+    if len(digits) == 1:
+        return digits[0]
+    return replace(_normalised(found), doubt="several shapes stand side by side or in rows, and one digit is expected")
 
 
 def digits_of(picture: NDArray[Any]) -> list[Digit]:
-    """The digits in a picture, as `as_mnist` gives one: those that stand side by side, from left to right.
+    """The digits in a picture, as `as_mnist` gives one: row by row from the top, each from left to right.
 
-    They are told apart where no stroke of one touches the next, and where neither is above the other.
+    They are told apart where no stroke of one touches the next. Signs are left out, and named by the digit beside them.
     """
     picture = _checked(picture)
+    if ready := _as_it_is(picture):
+        return [ready]
     found = _look(picture)
-    if found is None:
-        return [_nothing(picture)]
-    parts = found.parts() if found.side_by_side else []
-    return [_normalised(part) for part in parts] if 1 < len(parts) <= _MOST_DIGITS else [_normalised(found)]
+    return [_nothing(picture)] if found is None else _digits(picture, found)
+
+
+def _digits(picture: NDArray[Any], found: _Found) -> list[Digit]:
+    """What `digits_of` gives, of the ink in a picture."""
+    size = min(picture.shape[:2])
+    if found.alone and not found.border:
+        whole = _normalised(found)
+        if not whole.doubt or found.step == 1:
+            return [whole]
+    shapes = found.shapes()[0]
+    working = _FINEST
+    if not found.alone and len(shapes) <= _FEW:
+        working = round(_WORKING * _CLEAR * found.step / max(shape.height for shape in shapes))
+    part = _with_margin(found.box, picture.shape[1], picture.shape[0], 0.05)
+    closer = _find(picture, part, min(max(working, _WORKING), _FINEST), speck=0) or found
+    shapes, numbers, stroke = closer.shapes()
+    if len(shapes) > _MOST:
+        return [replace(_normalised(found), doubt=f"there are {len(shapes)} shapes, more than are read")]
+    return [
+        replace(_normalised(closer.cut(place.shape, numbers)), beside=place.beside, row=place.row)
+        for place in arrange(shapes, stroke, found.border or closer.border, size)
+    ]
+
+
+def _as_it_is(picture: NDArray[Any]) -> Digit | None:
+    """The digit in an image that is in MNIST's form already, which stays as it is, or inverted; None of any other."""
+    if picture.shape[:2] != (SIDE, SIDE) or picture.dtype != np.uint8 or picture.shape[2] not in (1, 3):
+        return None
+    grey = picture[..., 0]
+    if (picture != picture[..., :1]).any():
+        return None
+    for dark, pixels in ((False, grey), (True, 255 - grey)):
+        inked = pixels > 255 * _FAINT
+        if not inked.any() or inked.mean() > 0.5 or pixels.max() < 200:
+            continue
+        rows, columns = (np.flatnonzero(inked.any(axis)) for axis in (1, 0))
+        box = (int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1)
+        shares = (pixels.sum(axis) / pixels.sum(dtype=float) for axis in (0, 1))
+        centred = all(abs(share @ np.arange(SIDE) - _CENTRE) <= 1 for share in shares)
+        if centred and abs(max(box[2] - box[0], box[3] - box[1]) - _BOX) <= 1:
+            return Digit(pixels.copy(), box, dark, "")
+    return None
 
 
 def _nothing(picture: NDArray[Any]) -> Digit:
@@ -105,7 +185,7 @@ def _look(picture: NDArray[Any]) -> _Found | None:
 
 def _closest(picture: NDArray[Any], part: Box) -> _Found | None:
     """The ink in a part of a picture, looked at again and again until it fills half of what is seen."""
-    found = closer = _find(picture, part)
+    found = first = closer = _find(picture, part)
     for _ in range(_ZOOMS):
         if closer is None:
             break
@@ -113,7 +193,7 @@ def _closest(picture: NDArray[Any], part: Box) -> _Found | None:
         if found.step == 1 or 2 * max(found.ink.shape) > max(found.seen):
             break
         closer = _find(picture, _with_margin(found.box, picture.shape[1], picture.shape[0], 0.25))
-    return found
+    return replace(found, border=first.border) if found and first else found
 
 
 def _checked(picture: NDArray[Any]) -> NDArray[Any]:
@@ -126,6 +206,9 @@ def _checked(picture: NDArray[Any]) -> NDArray[Any]:
         raise ValueError(f"picture has dtype {picture.dtype}, expected bool, unsigned integers or floats")
     if picture.dtype.kind == "f" and not (picture.min() >= 0 and picture.max() <= 1):  # NaN is not, either
         raise ValueError(f"picture has values from {picture.min()} to {picture.max()}, expected 0 to 1 in floats")
+    if picture.dtype.kind == "u" and picture.dtype.itemsize > 1:  # a scanner's 10 or 12 bits, for one
+        bits = max(8, int(picture.max()).bit_length())
+        picture = picture << picture.dtype.type(8 * picture.dtype.itemsize - bits)
     return picture
 
 
@@ -135,7 +218,7 @@ class _Found:
 
     ink (h,w): how much of it is on each square of `box`, 1 where it is full; 0 outside the shapes that are kept.
     seen: rows and columns of squares looked at. box: of the ink, in the picture. at_border: whether the border of the
-    part has ink. side_by_side: whether another shape lies beside the largest.
+    part has ink. alone: whether it is one shape, and dirt. border: the shapes at the part's border, which are not kept.
     """
 
     ink: Floats
@@ -144,37 +227,24 @@ class _Found:
     step: int
     dark: bool
     at_border: bool
-    side_by_side: bool
+    alone: bool
+    border: tuple[Shape, ...]
 
-    def parts(self) -> list[_Found]:
-        """What stands side by side, from left to right; what is much lower than the highest is none of it."""
-        shapes = _shapes(_dilated(self.ink > _FAINT))
-        shapes[self.ink <= _FAINT] = 0
-        groups: list[tuple[int, int, set[int]]] = []  # first column, last column, numbers of shapes
-        spans = []
-        for number in range(1, int(shapes.max()) + 1):
-            columns = np.flatnonzero((shapes == number).any(0))
-            if len(columns):
-                spans.append((int(columns[0]), int(columns[-1]) + 1, number))
-        for first, last, number in sorted(spans):
-            if groups:
-                begin, end, numbers = groups[-1]
-                if min(end, last) - first > _OVERLAP * min(end - begin, last - first):  # strokes of one digit
-                    groups[-1] = (begin, max(end, last), numbers | {number})
-                    continue
-            groups.append((first, last, {number}))
-        found = [self._cut(np.isin(shapes, list(numbers))) for _, _, numbers in groups]
-        highest = max(part.ink.shape[0] for part in found)
-        return [part for part in found if part.ink.shape[0] >= _LOW * highest]
+    def shapes(self) -> tuple[list[Shape], NDArray[np.int64], float]:
+        """The shapes, their numbers (h,w), 0 for none, and the width of their strokes in the picture."""
+        inked = self.ink > _FAINT
+        numbers = _shapes(_dilated(inked) if self.ink.shape[0] > 2 * _BOX else inked)
+        numbers[~inked] = 0
+        shapes = _measured(numbers, self.ink, self.box[:2], self.step)
+        return shapes, numbers, self.step * _stroke(self.ink)[0]
 
-    def _cut(self, mask: NDArray[np.bool_]) -> _Found:
-        """The same without the ink outside of the mask."""
-        rows, columns = (np.flatnonzero(mask.any(axis)) for axis in (1, 0))
-        first, last, start, end = int(rows[0]), int(rows[-1]) + 1, int(columns[0]), int(columns[-1]) + 1
-        left, top = self.box[0] + start * self.step, self.box[1] + first * self.step
-        box = (left, top, left + (end - start) * self.step, top + (last - first) * self.step)
-        ink = np.where(mask, self.ink, 0)[first:last, start:end].astype(np.float32)
-        return replace(self, ink=ink, box=box, side_by_side=False)
+    def cut(self, shape: Shape, numbers: NDArray[np.int64]) -> _Found:
+        """The same without the ink of other shapes."""
+        left, top = (corner - start for corner, start in zip(shape.box[:2], self.box[:2], strict=True))
+        right, bottom = left + shape.width, top + shape.height
+        part = tuple(slice(first // self.step, last // self.step) for first, last in ((top, bottom), (left, right)))
+        ink = np.where(np.isin(numbers[part], list(shape.numbers)), self.ink[part], 0).astype(np.float32)
+        return replace(self, ink=ink, box=shape.box)
 
     def is_sheet(self) -> bool:
         """Whether it may be no ink, but paper on something darker or brighter."""
@@ -182,10 +252,13 @@ class _Found:
         return float(self.ink.mean()) > _SHEET and min(height, width) > 0.4 * max(height, width)
 
 
-def _find(picture: NDArray[Any], part: Box) -> _Found | None:
-    """Tell ink from paper in a part of a picture; None where there is no ink."""
+def _find(picture: NDArray[Any], part: Box, working: int = _WORKING, speck: float = _SPECK) -> _Found | None:
+    """Tell ink from paper in a part of a picture; None where there is no ink.
+
+    working: pixels to average it down to. speck: as _SPECK.
+    """
     left, top, right, bottom = part
-    step = -(-max(right - left, bottom - top) // _WORKING)
+    step = -(-max(right - left, bottom - top) // working)
     if min(right - left, bottom - top) < max(step, 1):  # a strip, or nothing
         return None
     grey = _grey(_averaged(picture[top:bottom, left:right], step))
@@ -204,7 +277,7 @@ def _find(picture: NDArray[Any], part: Box) -> _Found | None:
     if not side.total:
         return None
     ink, largest = side.ink, side.weights.max()
-    kept = (side.weights >= _SPECK * largest)[side.shapes]
+    kept = ((side.weights > 0) & (side.weights >= speck * largest))[side.shapes]
     full = float(np.percentile(ink[kept & side.mask], 80))
     low = min(max(3 * noise, _FAINT * full), 0.3 * full)
     ink = np.where(kept, np.clip((ink - low) / (full - low), 0, 1), 0).astype(np.float32)
@@ -218,8 +291,28 @@ def _find(picture: NDArray[Any], part: Box) -> _Found | None:
         step,
         dark=side is sides[0],
         at_border=sides is not inner,
-        side_by_side=side.side_by_side(),
+        alone=bool((side.weights >= _TRACE * largest).sum() == 1),
+        border=tuple(_measured(side.at_border, side.ink / full, (left, top), step)) if sides is inner else (),
     )
+
+
+def _measured(numbers: NDArray[np.int64], ink: Floats, corner: tuple[int, int], step: int) -> list[Shape]:
+    """Shapes by the number (h,w) of each square, 0 for none. corner: where the squares begin in the picture."""
+    rows, columns = np.nonzero(numbers)
+    order = np.argsort(numbers[rows, columns], kind="stable")
+    rows, columns = rows[order], columns[order]
+    parts = np.split(np.arange(len(rows)), np.flatnonzero(np.diff(numbers[rows, columns])) + 1)
+    shapes = []
+    for part in parts if len(rows) else ():
+        y, x = rows[part], columns[part]
+        top, bottom, left, right = int(y.min()), int(y.max()) + 1, int(x.min()), int(x.max()) + 1
+        high, wide = 0.1 * (bottom - top), 0.1 * (right - left)
+        across = [len(set(x[side].tolist())) / (right - left) for side in (y < top + high, y >= bottom - high)]
+        down = [len(set(y[side].tolist())) / (bottom - top) for side in (x < left + wide, x >= right - wide)]
+        box = (corner[0] + step * left, corner[1] + step * top, corner[0] + step * right, corner[1] + step * bottom)
+        number = int(numbers[y[0], x[0]])
+        shapes.append(Shape(frozenset([number]), box, step**2 * float(ink[y, x].sum()), min(across + down) >= FRAMED))
+    return shapes
 
 
 @dataclass(frozen=True)
@@ -227,13 +320,15 @@ class _Side:
     """What is darker than the paper, or what is brighter.
 
     ink (h,w): by how much. mask: where it counts. shapes: a number for each connected shape of the mask and around it,
-    0 elsewhere. weights: by number, the ink of the shapes that are looked at, 0 for the others.
+    0 elsewhere. weights: by number, the ink of the shapes that are looked at, 0 for the others. at_border: the numbers
+    of those at the border that are not looked at, 0 elsewhere.
     """
 
     ink: Floats
     mask: NDArray[np.bool_]
     shapes: NDArray[np.int64]
     weights: NDArray[np.float64]
+    at_border: NDArray[np.int64]
 
     @classmethod
     def of(cls, ink: Floats, threshold: float) -> _Side:
@@ -242,7 +337,7 @@ class _Side:
         shapes = _shapes(_dilated(mask))
         weights = np.bincount(shapes.ravel(), np.where(mask, ink, 0).ravel()).astype(np.float64)
         weights[0] = 0
-        return cls(ink, mask, shapes, weights)
+        return cls(ink, mask, shapes, weights, np.zeros_like(shapes))
 
     @property
     def total(self) -> float:
@@ -255,20 +350,12 @@ class _Side:
         Nothing is left where no other shape has the size of a digit.
         """
         numbers, weights = np.where(self.mask, self.shapes, 0), self.weights.copy()
-        weights[np.concatenate([numbers[0], numbers[-1], numbers[:, 0], numbers[:, -1]])] = 0
+        touching = np.unique(np.concatenate([numbers[0], numbers[-1], numbers[:, 0], numbers[:, -1]]))
+        weights[touching] = 0
         largest = (numbers == weights.argmax()) & (numbers > 0)
         if max(largest.any(0).sum(), largest.any(1).sum()) < _SIZE * max(self.mask.shape):
             weights[:] = 0
-        return replace(self, weights=weights)
-
-    def side_by_side(self) -> bool:
-        """Whether a shape of some size shares no column with the largest: two digits do, the strokes of one do not."""
-        columns = [
-            ((self.shapes == number) & self.mask).any(0)
-            for number in np.flatnonzero(self.weights >= 0.2 * self.weights.max())
-        ]
-        largest = ((self.shapes == self.weights.argmax()) & self.mask).any(0)
-        return any(not (largest & other).any() for other in columns)
+        return replace(self, weights=weights, at_border=np.where(np.isin(numbers, touching), numbers, 0))
 
 
 def _averaged(picture: NDArray[Any], step: int) -> Floats:
@@ -322,9 +409,12 @@ def _without_paper(grey: Floats) -> tuple[Floats, float]:
 
     The paper is what most of the picture shows, or else most of its border. Its light may change over the picture: a
     polynomial of degree two is fitted to it, at first there, then to all pixels near the last fit, less and less far
-    from it.
+    from it. Where half of the pixels are the same, as in a drawing, they are the paper.
     """
     height, width = grey.shape
+    middle = np.median(grey)
+    if (np.abs(grey - middle) < _EVEN).mean() > 0.5:
+        return grey - middle, 0.0
     frame = max(1, round(0.04 * max(height, width)))
     border = np.ones((height, width), bool)
     border[frame:-frame, frame:-frame] = False
@@ -408,9 +498,7 @@ def _normalised(found: _Found) -> Digit:
     if stroke < _THIN:
         field = _full(blurred(field))
     doubt = ""
-    if found.side_by_side:
-        doubt = "several shapes stand side by side, and one digit is expected"
-    elif width > _WIDE * height:
+    if width > _WIDE * height:
         doubt = f"it is {width / height:.1f} times as wide as high"
     elif stroke > _THICK:
         doubt = "it is a filled shape rather than a stroke"

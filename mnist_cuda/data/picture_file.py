@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
 import warnings
 from collections.abc import Callable
@@ -18,8 +20,12 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 # Pillow knows more formats. Some of them start other programs, and nobody has a digit in them.
-FORMATS = ("PNG", "JPEG", "MPO", "GIF", "BMP", "WEBP", "TIFF", "PPM", "AVIF")
-SUFFIXES = (".png", ".jpg", ".jpeg", ".gif", ".bmp", ".webp", ".tif", ".tiff", ".pbm", ".pgm", ".ppm", ".pnm", ".avif")
+FORMATS = ("PNG", "JPEG", "MPO", "GIF", "BMP", "WEBP", "TIFF", "PPM", "AVIF", "HEIF")
+SUFFIXES = (
+    *(".png", ".jpg", ".jpeg", ".jfif", ".gif", ".bmp", ".webp", ".tif", ".tiff", ".pbm", ".pgm", ".ppm", ".pnm"),
+    *(".avif", ".heic", ".heif"),
+)
+_HEIC = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")  # brands in a file's first bytes
 STDIN = Path("-")
 
 _PIXELS = 100_000_000  # more is refused unread: a file of some bytes can claim any size
@@ -37,10 +43,22 @@ def require_pillow() -> None:
 
 
 def picture_files(folder: Path) -> list[Path]:
-    """The picture files of a folder by name, hidden ones left out. Raises DataError where there are none."""
-    files = [path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES and not path.name.startswith(".")]
+    """The picture files of a folder and the folders below it by name, hidden ones left out.
+
+    Links to folders are not followed. Raises DataError where there are none, and for a folder that cannot be read.
+    """
+
+    def fail(error: OSError) -> None:
+        raise DataError(f"{error.filename}: cannot be read: {error.strerror}") from error
+
+    files = []
+    for place, folders, names in os.walk(folder, onerror=fail):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        files += [Path(place, name) for name in names if not name.startswith(".") and name.lower().endswith(SUFFIXES)]
     if not files:
-        raise DataError(f"{folder}: no picture in this folder, expected files that end in {', '.join(SUFFIXES)}")
+        found = sorted(entry.name for entry in folder.iterdir())
+        holds = f"; it holds {', '.join(found[:5])}{', ...' if len(found) > 5 else ''}" if found else "; it is empty"
+        raise DataError(f"{folder}: no picture in this folder, expected files that end in {', '.join(SUFFIXES)}{holds}")
     return sorted(files)
 
 
@@ -86,6 +104,10 @@ def _decoded(file: BinaryIO, name: str, convert: Callable[[Image], NDArray[Any]]
     from PIL import Image, ImageOps, UnidentifiedImageError
 
     Image.init()
+    with contextlib.suppress(ImportError):  # pictures of phones
+        import pillow_heif  # type: ignore[import-not-found, unused-ignore]
+
+        pillow_heif.register_heif_opener()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of size, which is checked here, and of odd headers
@@ -99,6 +121,11 @@ def _decoded(file: BinaryIO, name: str, convert: Callable[[Image], NDArray[Any]]
     except Image.DecompressionBombError:  # from Pillow, too, which has a limit of its own
         raise DataError(f"{name}: more than {_PIXELS} pixels, reduce it or cut the digit out") from None
     except UnidentifiedImageError:
+        file.seek(0)
+        start = file.read(12)
+        if start[4:8] == b"ftyp" and start[8:] in _HEIC:
+            remedy = f"run `{sys.executable} -m pip install pillow-heif`, or save it as PNG or JPEG"
+            raise DataError(f"{name}: a HEIC picture, read by the package pillow-heif: {remedy}") from None
         raise DataError(f"{name}: not a picture, expected {', '.join(FORMATS)}") from None
     except Exception as error:  # whatever a decoder makes of a damaged file
         reason = " ".join(str(error).split())[:200] or type(error).__name__

@@ -61,6 +61,12 @@ class Model:
         except ValueError:
             raise CheckpointError(f"the model's metadata say steps {shown(text)}, expected {STEPS.expected}") from None
 
+    @property
+    def form(self) -> str:
+        """The form of its training images, which pictures have to be brought into: see `digit.in_form`."""
+        known = self.metadata.get("dataset", "mnist") in ("mnist", "synthetic")
+        return self.metadata.get("form", "mnist" if known else "scaled")
+
     def __repr__(self) -> str:
         known = [f"{name}={self.metadata[name]}" for name in ("dataset", "epochs", "engine") if name in self.metadata]
         statistics = [] if self.statistics else ["no statistics"]

@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 
 from mnist_cuda import rules
 from mnist_cuda.data.dataset import Dataset
+from mnist_cuda.data.digit import MNIST, SCALED
+from mnist_cuda.data.looks import like_mnist
 from mnist_cuda.engine import BatchNorm, Engine, Placement, Steps
 from mnist_cuda.engine.model import digest
 from mnist_cuda.engine.timing import REPORTED_ITERATIONS, TrainingClock
@@ -103,6 +105,12 @@ class State:
     seconds: float
 
 
+def _form_of(data: Dataset) -> str:
+    """The form that pictures have to be brought into for a network that learnt these images: see `digit.in_form`."""
+    digits = not data.classes and like_mnist(data.train_images, data.train_labels)
+    return data.form or (MNIST if digits else SCALED)
+
+
 class Trainer:
     """One training: the engine, its data, its options and its progress.
 
@@ -136,6 +144,7 @@ class Trainer:
         self.epoch, self.step, self._seconds = 1, 0, 0.0
         self._losses = np.empty(self.steps_per_epoch)
         self._correct = np.empty(self.steps_per_epoch, np.int32)
+        self._form = "" if data.name in ("mnist", "synthetic") else _form_of(data)
         self._first_block = 0
         self._order, self._order_of = np.empty(0, np.int32), 0  # and the epoch that it is of
         self._evaluation_seconds, self._evaluations = 0.0, 0
@@ -357,6 +366,8 @@ class Trainer:
         }
         if self.data.classes:
             metadata["classes"] = json.dumps(self.data.classes)
+        if self._form:
+            metadata["form"] = self._form
         return Model(self.parameters, statistics, metadata)
 
     @property

@@ -70,7 +70,7 @@ def dataset_from_folder(folder: str | Path, *, form: str = "auto", test_share: f
     if not 0 <= test_share < 1:
         raise DataError(f"test_share is {test_share}, expected at least 0 and less than 1")
     root = Path(folder)
-    names, pictures = _pictures(root, test_share, seed)
+    names, pictures, held = _pictures(root, test_share, seed)
     read = _kept(root, form, set(names) <= set(_DIGITS), pictures)
     if read.doubts:
         text = (
@@ -82,13 +82,16 @@ def dataset_from_folder(folder: str | Path, *, form: str = "auto", test_share: f
     classes = () if set(names) <= set(_DIGITS) else tuple(names)
     train_half, test_half = ((read.images[half], labels[half]) for half in (~test, test))
     name = root.resolve().name
-    data = Dataset(name, name, str(root), *train_half, *test_half, classes=classes, form=read.form)
+    read_as = f"pictures by class, in the form {read.form}"
+    if held:
+        read_as += f": {test_share:.0%} of each class, chosen by seed {seed}, are the test set"
+    data = Dataset(name, name, str(root), *train_half, *test_half, classes=classes, form=read.form, read_as=read_as)
     data.warn_of_looks()
     return data
 
 
-def _pictures(root: Path, test_share: float, seed: int) -> tuple[list[str], list[_Picture]]:
-    """The classes' names and every picture: training ones first, class by class."""
+def _pictures(root: Path, test_share: float, seed: int) -> tuple[list[str], list[_Picture], bool]:
+    """The classes' names; every picture, training ones first, class by class; and whether some were held out to test."""
     train, test = _halves(root)
     names = _classes(train)
     if test and (others := set(_folders(test)) - set(names)):
@@ -110,7 +113,7 @@ def _pictures(root: Path, test_share: float, seed: int) -> tuple[list[str], list
     for picture in pictures:
         if picture.path.is_symlink() and not Path(os.path.realpath(picture.path)).is_relative_to(inside):
             raise DataError(f"{picture.path}: a link out of {root}, expected a picture in it: copy it there")
-    return names, sorted(pictures, key=lambda picture: (picture.test, picture.label))
+    return names, sorted(pictures, key=lambda picture: (picture.test, picture.label)), test is None
 
 
 def _halves(root: Path) -> tuple[Path, Path | None]:

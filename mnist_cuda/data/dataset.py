@@ -166,9 +166,7 @@ def load(
         if name == "synthetic":
             raise UsageError("synthetic digits are generated, they cannot be read from a data folder")
         data = _from(name, Path(data_dir))
-        if (
-            data.name in OWN and not data.form
-        ):  # images of unknown origin; those of pictures are looked at as they are read
+        if data.name in OWN and not data.form:  # of unknown origin; pictures are looked at as they are read
             data.warn_of_looks()
         return data
     if name in OWN:
@@ -224,7 +222,7 @@ def _recognised(data: Dataset, requested: str, info: DatasetInfo | None) -> Data
 
 def _own(place: Place, info: DatasetInfo | None) -> Dataset:
     """Data from other files than idx files."""
-    from mnist_cuda.data.own_files import HELD, read_own  # here and below, for the few who have such
+    from mnist_cuda.data.own_files import read_own  # here and below, for the few who have such
     from mnist_cuda.data.picture_file import SUFFIXES
 
     path = place.path
@@ -236,9 +234,7 @@ def _own(place: Place, info: DatasetInfo | None) -> Dataset:
     if path.is_dir() and _has_classes(path):
         from mnist_cuda import dataset_from_folder  # which imports this module
 
-        data = dataset_from_folder(path)
-        read_as = data.read_as or f"pictures by class{'' if (path / 'test').is_dir() else f': {HELD}'}"
-        return replace(data, source=str(path), read_as=read_as, known_digest=data.digest)
+        return dataset_from_folder(path)
     expected = f"the files of {info.name} ({', '.join(file.name for file in info.files)})" if info else _ACCEPTED
     flat = any(member.ending in SUFFIXES for member in place.members)
     what = "put the pictures of each class into a folder of its own" if path.is_dir() else "unpack its pictures"

@@ -22,7 +22,7 @@ What `import mnist_cuda` offers, made from the docstrings by [scripts/docs](../s
 `mnist_cuda.sklearn.MnistClassifier` is the network as an estimator of scikit-learn (extra `sklearn`).
 `mnist_cuda.torch` has the layers as [operators of PyTorch](operators.md).
 
-Where a model is asked for, RUN of the command line will do: a run's name in `runs/`, its folder, a model's file, or `latest`.
+Where a model is asked for, RUN of the command line will do: a run's name in `runs/`, its folder or file, or `latest`.
 An argument of another type, or beyond its range, is a UsageError; wrong images and labels are a DataError.
 Both are also a ValueError, and every error below is a MnistCudaError of one line.
 The options of a training obey the rules of the flags of `mnist-cuda train`.

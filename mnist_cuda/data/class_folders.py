@@ -91,7 +91,7 @@ def dataset_from_folder(folder: str | Path, *, form: str = "auto", test_share: f
 
 
 def _pictures(root: Path, test_share: float, seed: int) -> tuple[list[str], list[_Picture], bool]:
-    """The classes' names; every picture, training ones first, class by class; and whether some were held out to test."""
+    """The names of the classes; every picture, training ones first, class by class; whether some were held out."""
     train, test = _halves(root)
     names = _classes(train)
     if test and (others := set(_folders(test)) - set(names)):

@@ -4,10 +4,10 @@
     python 9_engine.py start.bin             # train, as each of the others does
     python 9_engine.py start.bin --compare "./4_naive start.bin gradients.bin"
 
-The last runs a program, and compares its losses and the gradients of its first step with those of `reference`.
-start.bin holds, little-endian: steps, batch, tests (int32) and rate (float32); 421,834 weights (float32) in PyTorch's
-order; steps x batch images of 784 bytes and their labels, a byte each; `tests` images and their labels. Seed 1 has a
-first batch without a value so close to 0 or to a neighbour that rounding decides what ReLU or pooling choose."""
+The last runs a program, and compares its losses and the gradients of its first step with float64's.
+start.bin holds, little-endian: steps, batch, tests (int32), rate (float32) and 421,834 weights (float32) in PyTorch's
+order; then bytes: steps x batch images of 784 and their labels, `tests` images and their labels. In seed 1's first
+batch no value is so close to 0 or to a neighbour that rounding decides what ReLU or pooling choose."""
 
 import argparse
 import re
@@ -18,6 +18,7 @@ import time
 import numpy as np
 
 from mnist_cuda import Engine, init_parameters, load_dataset
+from mnist_cuda.engine import find_engine
 from mnist_cuda.engine.model import PARAMETERS, pack, unpack
 from mnist_cuda.engine.tolerances import PEER_BIAS_NOISE, TRAJECTORY, error_of, tolerance
 
@@ -46,7 +47,8 @@ content = np.fromfile(args.start, np.uint8)
 ends = np.cumsum([4 * COUNT, 784 * steps * batch, steps * batch, 784 * tests])
 weights, images, labels, test_images, test_labels = np.split(content[16:], ends)
 order, warm = np.arange(steps * batch), min(10, steps)
-engine = Engine("reference") if args.compare else Engine(args.engine, args.precision)
+oracle = ("reference", "fp64") if find_engine("naive").unavailable else ("naive", "fp64")  # the same, on a GPU
+engine = Engine(*oracle) if args.compare else Engine(args.engine, args.precision)
 engine.set_parameters(unpack(weights.view(np.float32), PARAMETERS))
 if args.compare:
     expected = engine.probe(images.reshape(-1, 28, 28)[:batch], labels[:batch]).gradients
@@ -69,7 +71,6 @@ if args.compare:
     for name, error, bound in rows:
         print(f"{name:20} {error:8.1e}  bound {bound:.0e}  {'ok' if error <= bound else 'BROKEN'}")
     sys.exit(any(not error <= bound for _, error, bound in rows))
-
 for step, loss in enumerate(losses, 1):
     if step <= 10 or step % 10 == 0:
         print(f"step {step:3}  loss {loss:.5f}")

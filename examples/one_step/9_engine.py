@@ -2,7 +2,7 @@
 
     python 9_engine.py --write start.bin     # initial weights, batches and test images, from which all programs start
     python 9_engine.py start.bin             # train, as each of the others does
-    python 9_engine.py start.bin --compare "./4_naive start.bin gradients.bin"  # its losses and gradients with float64's
+    python 9_engine.py start.bin --compare "./4_naive start.bin gradients.bin"  # compare one with float64
 
 start.bin holds, little-endian: steps, batch, tests (int32), rate (float32) and 421,834 weights (float32) in PyTorch's
 order; then bytes: steps x batch images of 784 and their labels, `tests` images and their labels. In seed 1's first

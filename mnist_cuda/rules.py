@@ -228,4 +228,5 @@ PATH = _Path("a path", (str, os.PathLike))
 TEXT = Kind("text", (str,))
 SEVERAL = _Several("a list of them", (Iterable,))
 FUNCTION = Kind("a function", (Callable,))  # type: ignore[arg-type]
-SIZE = Number("a whole number", int, -MOST, MOST)  # whose bounds the engine knows better
+SIZE = Number("a whole number of 32 bits", int, -MOST, MOST)  # whose bounds the engine knows better
+BATCH = Number("a whole number of 64 bits", int, -(2**63), 2**63 - 1)  # likewise

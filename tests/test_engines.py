@@ -528,7 +528,7 @@ WRONG_CALLS = {
     "label 10": (lambda e: e.set_dataset(IMAGES, np.array([0, 10, 1, 2], np.uint8)), "set_dataset: label 1 is 10"),
     "no images": (lambda e: e.set_dataset(IMAGES[:0], LABELS[:0]), "set_dataset: no images"),
     "count": (lambda e: e.set_dataset(IMAGES, LABELS[:3]), "set_dataset: 3136 pixels for 3 labels, expected 2352"),
-    "dtype": (lambda e: e.set_dataset(IMAGES.astype(float), LABELS), "array has dtype float64, expected uint8"),
+    "dtype": (lambda e: e.set_dataset(IMAGES.astype(float), LABELS), "the array has dtype float64, expected uint8"),
     "NaN": (lambda e: e.set_parameters({**WEIGHTS, "fc2.bias": np.full(10, np.nan)}), r"set_parameters: fc2.bias\[0\]"),
     "transposed": (
         lambda e: e.set_parameters({**WEIGHTS, "fc2.weight": np.zeros((128, 10))}),
@@ -550,10 +550,13 @@ WRONG_CALLS = {
     "batch 0": (lambda e: e.train(np.arange(4), 0, 0.1), "train: batch size is 0"),
     "batch 2^40": (lambda e: e.train(np.arange(4), 2**40, 0.1), "train: batch size is 1099511627776, expected 1 to "),
     "rate": (lambda e: e.train(np.arange(4), 4, float("nan")), "train: learning rate of step 0 is -?nan"),
-    "complex rate": (lambda e: e.train(np.arange(4), 4, 0.1j), "train: lr has dtype complex128, expected real numbers"),
+    "complex rate": (
+        lambda e: e.train(np.arange(4), 4, 0.1j),
+        r"train: lr has shape \(\) and dtype complex128, expected a row of real numbers",
+    ),
     "complex rates": (
         lambda e: e.train(np.arange(4), 2, np.full(2, 0.1 + 1j)),
-        "train: lr has dtype complex128, expected real numbers",
+        r"train: lr has shape \(2,\) and dtype complex128, expected a row of real numbers",
     ),
     "probe label": (lambda e: e.probe(IMAGES, np.full(4, 255, np.uint8)), "probe: label 0 is 255"),
     "stale": (lambda e: e.logits(IMAGES), "logits: no population statistics"),

@@ -14,7 +14,7 @@ BEGIN = """
 import sys, threading, time
 import numpy as np
 from mnist_cuda import Engine, TrainOptions, Trainer, _native, dataset_of, evaluate, predict, sweep, train
-images = np.arange(600 * 784, dtype=np.uint32).reshape(600, 28, 28).astype(np.uint8)
+images = (np.arange(600 * 784, dtype=np.uint32).reshape(600, 28, 28) % 100).astype(np.uint8)
 labels = (np.arange(600) % 10).astype(np.uint8)
 data = dataset_of(images, labels, images, labels)
 begun = threading.Event()

@@ -160,7 +160,7 @@ def test_two_runs_never_share_a_folder(made):
     if made:
         os.makedirs("a/run")
     with RunFolder(Path("a/run"), "cpu"):
-        with pytest.raises(UsageError, match="give --out another folder"):
+        with pytest.raises(UsageError, match="give `out` another folder"):
             RunFolder(Path("a/run"), "cpu")
         assert os.listdir("a/run") == ["config.json"]
     assert os.listdir(".") == (["a"] if made else [])

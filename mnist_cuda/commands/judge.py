@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--emulate", action="store_true", help="use the emulator alone, even where there is a GPU")
     add("--board", action="store_true",
         help="print of a right kernel only its times on the GPU between those of the ladder's rows")  # fmt: skip
-    add("-w", "--watch", action="store_true", help="judge again after each save, until Ctrl-C")
+    add("--watch", action="store_true", help="judge again after each save, until Ctrl-C")
     parser.add_argument("-j", "--json", action="store_true", help="print one JSON object per file, each on a line")
 
 

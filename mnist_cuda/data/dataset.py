@@ -179,7 +179,7 @@ def load(
             return _cached(info, name, offline, mirror, _IMPATIENT)
         except DataError as error:
             warning = f"MNIST IS NOT HERE, these are synthetic digits instead: {error}"
-            warnings.warn(warning, stacklevel=2)
+            warnings.warn(warning, stacklevel=3)  # of the caller, beyond the check of the arguments
             return _generate(name, seed, warning)
     info = DATASETS[name]
     return _cached(info, name, offline, mirror)

@@ -485,7 +485,7 @@ class Engine:
             else:
                 self._native.set_gpu_dataset(there.address, there.size, _bytes(labels))
 
-    @rules.checked(batch_size=rules.SIZE)
+    @rules.checked(batch_size=rules.BATCH)
     def train(
         self, order: NDArray[np.integer], batch_size: int, lr: float | NDArray[np.floating]
     ) -> tuple[NDArray[np.float64], NDArray[np.int32]]:

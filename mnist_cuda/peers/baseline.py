@@ -301,6 +301,8 @@ def compare(us: float, engine: str, setup: Setup, data: Data, iterations: int) -
                 own_us = bench(own, iterations)["median_us"]
             finally:
                 p.kill()
+                with contextlib.suppress(BrokenPipeError):  # of what it has not read
+                    p.stdin.close()
         return (
             f"{us / own_us:.2f} times as long as `{name}` of mnist-cuda, which takes {own_us:.1f} us an iteration here "
             f"({setup.precision}, batch {setup.batch_size}, by {python})"
@@ -349,7 +351,7 @@ def cached_mnist() -> Path:
     folder = Path(os.environ.get("MNIST_CUDA_CACHE") or Path(user, "mnist-cuda")).expanduser() / "mnist"
     if not (folder / UNPACKED).exists() and not (folder / f"{FILES[-1][0]}.gz").exists():
         raise BaselineError(
-            f"MNIST is not in the cache, {folder}; ./scripts/train or `mnist-cuda data fetch` puts it there, or name "
+            f"MNIST is not in the cache, {folder}; `mnist-cuda data fetch` puts it there, or name "
             "the folder of its four files by --data-dir",
             3,
         )

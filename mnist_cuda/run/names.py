@@ -9,7 +9,8 @@ from pathlib import Path
 from mnist_cuda.errors import CheckpointError, UsageError, did_you_mean
 
 RUNS = Path("runs")  # where runs go that are given no folder
-MODEL_FILE, RECORDS = "model.safetensors", (".json", ".jsonl", ".csv", ".html")  # what a run leaves beside its model
+MODEL_FILE = "model.safetensors"
+RECORDS = ("config.json", "metrics.jsonl", "metrics.csv", "report.html")  # what a run leaves beside its model
 LATEST = Path("latest")  # the newest run, unless something has this name
 
 
@@ -28,7 +29,7 @@ def find_run(named: Path | None, home: Path = RUNS, *, holding: str = MODEL_FILE
             raise CheckpointError(f"{named}: cannot be read: {error.strerror or error}") from error
         if found:
             path = next((path for path in found if path.is_file() or os.path.exists(path / holding)), found[0])
-            beside = holding == MODEL_FILE and path.suffix in RECORDS and os.path.exists(path.parent / MODEL_FILE)
+            beside = holding == MODEL_FILE and path.name in RECORDS and os.path.exists(path.parent / MODEL_FILE)
             return path.parent if beside else path
         if named != LATEST:
             names = [run.name for run in home.iterdir()] if home.is_dir() else []

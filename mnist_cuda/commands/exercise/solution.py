@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-EXAMPLES = ("mnist-cuda exercise solution relu", "mnist-cuda exercise solution tile > tile.cu")
+EXAMPLES = ("mnist-cuda exercise solution relu", "mnist-cuda exercise solution tile")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

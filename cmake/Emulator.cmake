@@ -39,7 +39,7 @@ file(STRINGS "${_emulator}/flags.txt" _emulated_flags REGEX "^-")
 
 mnist_emulator_sources(_machine machine checks)
 add_library(emulator OBJECT ${_machine})
-target_include_directories(emulator PUBLIC "${_emulator}" "${_emulator}/include" PRIVATE native/gpu native/include)
+target_include_directories(emulator PUBLIC "${_emulator}" "${_emulator}/include" PRIVATE native/gpu native/host native/include)
 target_compile_options(emulator PRIVATE ${_warnings} -O3)
 
 mnist_emulator_sources(_tables tables)

@@ -58,7 +58,7 @@ def test_kernels(run):
     _, faulty, right, strided, conflict, padded = run("kernels.ipynb")
     assert re.search(r"^MEMORY +relu\.cu:9: outside: thread 1 of block 0 reads", faulty, re.MULTILINE)
     for report in (right, strided, conflict, padded):
-        assert re.search(r"^right .*^memory .*^bits       the same", report, re.MULTILINE | re.DOTALL)
+        assert re.search(r"^RIGHT .*^memory .*^bits       the same.*^RIGHT ", report, re.MULTILINE | re.DOTALL)
     assert "alt=" not in faulty
     assert "every access takes the fewest sectors and turns" in right
     assert re.search(r'alt="relu\.cu:\d+ reads x: 4\.0 sectors of 32 bytes a warp, 4\.0 at best', right)

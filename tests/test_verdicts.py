@@ -67,6 +67,7 @@ def words(text):
         ("long_long", "RIGHT", []),
         ("prints", "RIGHT", ["printed x[0] of 1 x[0] of 1", "and more: of what it prints, 5 lines"]),
         ("by_memset", "RIGHT", []),
+        ("bounded", "RIGHT", []),
         ("pipes", "RIGHT", ["in 65 calls"]),
         ("ptx", "NOT JUDGED", ["does not know wgmma.fence", "right in 14 of 19 cases, the others are not known"]),
         ("nested", "NOT JUDGED", [line_of("right<<<1, 32>>>") + "the emulator has no launch inside a kernel"]),
@@ -88,6 +89,15 @@ def words(text):
             ["y[256] was never written", "right in all 3 cases whose count is a multiple of 256", "because"],
         ),
         ("endless", "WRONG", ["did not end within 4 s"]),
+        (
+            "waits",
+            "WRONG",
+            [
+                "cudaErrorLaunchTimeout: a kernel that never ends",
+                line_of("nobody stores it") + "deadlock: 1 thread waits for a change that no thread of the block makes",
+                "and some thread store what a loop waits for: chapter 4",
+            ],
+        ),
         ("floods", "WRONG", ["printed or wrote more than 4 MB"]),
         ("line", "WRONG", []),
         ("text", "WRONG", ["throws: AAA"]),

@@ -24,7 +24,11 @@ REMEDIES = {
     "misaligned": ("access 16 bytes as a float4 only where the index is a multiple of 4", 6),
     "barrier": ("let every thread of the block come to the same `__syncthreads()`: none may return before it", 4),
     "meeting": ("let every lane that the mask names come to the shuffle: one without a number takes part with 0", 7),
-    "deadlock": ("let all threads of the block come to the same barrier, and all lanes of a mask to its shuffle", 4),
+    "deadlock": (
+        "let every thread come to its block's barrier, every lane of a mask to its shuffle, and some thread store what a "
+        "loop waits for",
+        4,
+    ),
     "order": ("let each result depend on its inputs alone: barriers in place, and sums in a fixed order", 7),
     "stack": ("keep a thread's arrays small, and large ones in shared or global memory", 6),
     "division": ("test the divisor before you divide", 2),

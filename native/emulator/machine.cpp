@@ -42,6 +42,7 @@ constexpr int kSeconds = 120;                   // that a launch may take
 constexpr std::size_t kBehindLocals = 2 << 10;  // where an index beyond a local array does no harm
 constexpr int kPolls = 200;                     // of one place without a change, until others run
 constexpr int kRoundsOfPolls = 5000;  // of all threads that can run, in which none finds anything new: it never comes
+constexpr int kPauses = 2'000'000;    // of all of them together, so that a thread may also count to a million
 
 std::array<Thread, kMaxThreads> threads;
 void* host_stack;
@@ -313,8 +314,8 @@ void end_deadlock(int live, int at_barrier) {
     if (thread.state == State::kAtBarrier) waiting = thread.place;
   }
   add_fault("deadlock",
-            std::to_string(live - at_barrier) + " threads wait for others that never come, " +
-                std::to_string(at_barrier) + " for their block",
+            std::to_string(live - at_barrier) + " of the block's threads wait for others that never come, " +
+                std::to_string(at_barrier) + " for the whole block",
             stuck, waiting);
   machine.aborted = true;
   set_last_error(cudaErrorLaunchTimeout);
@@ -331,7 +332,8 @@ void end_polls() {
     }
   const bool alone = std::uint64_t(machine.grid.x) * machine.grid.y * machine.grid.z == 1;
   add_fault(alone ? "deadlock" : "unsupported",
-            std::to_string(count) + " threads wait for a change that no thread of their block makes" +
+            std::to_string(count) + (count == 1 ? " thread waits" : " threads wait") +
+                " for a change that no thread of the block makes" +
                 (alone ? "" : "; if another block makes it: the emulator runs blocks one after the other"),
             place);
   machine.aborted = true;
@@ -366,7 +368,7 @@ void run_block(const std::vector<int>& warp_order, const std::vector<int>& lane_
       rounds = 0;
     else if (!paused)
       end_deadlock(live, at_barrier);
-    else if (++rounds == kRoundsOfPolls)
+    else if (++rounds >= std::max(kRoundsOfPolls, kPauses / paused))
       end_polls();
   }
 }

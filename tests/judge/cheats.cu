@@ -54,7 +54,7 @@ __global__ void one_block(float* y, std::uint8_t* pass, const float* x, std::int
   }
 }
 __global__ void endless(volatile float* y) {
-  while (y[0] != 1) y[0] = 0;
+  for (float k = 0; y[0] != 2; k = 1 - k) y[0] = k;  // a change, or the emulator sees that nothing comes
 }
 
 void launch(float* y, std::uint8_t* pass, const float* x, std::int64_t count, cudaStream_t stream, float scale = 1) {

@@ -130,9 +130,9 @@ def best_peers(rows: Sequence[Row]) -> dict[tuple[str, str, int], Row]:
 
 
 def _machine(record: Record) -> str:
-    machine, threads = record["machine"], record["settings"]["threads"]
-    gpu = machine.get("gpu")
-    return gpu["name"] if gpu else f"{machine['cpu']}, {threads} threads"
+    machine = record["machine"]
+    gpus = [machine["gpu"]] if machine.get("gpu") else machine.get("gpus")
+    return gpus[0]["name"] if gpus else f"{machine['cpu']}, {record['settings']['threads']} threads"
 
 
 def _peer_versions(rows: Sequence[Row]) -> dict[str, str]:

@@ -298,6 +298,7 @@ def test_the_first_exercises_are_short():
         assert len(exercises.skeleton(EXERCISES[name]).splitlines()) <= 40, name
 
 
+@pytest.mark.usefixtures("heard")
 def test_watch_judges_again_after_each_save(tmp_path):
     file = tmp_path / "one.py"
     file.write_text("def relu_forward(y): pass\n")

@@ -54,7 +54,15 @@ CONTENTS = {  # below a page: a heading and its pages; a page that is in none of
     "README": {
         "Learn": ["docs/guide/README", "docs/one-step", "docs/judge", "docs/teachers"],
         "Use": [
-            *("docs/install", "docs/commands", "docs/scripting", "docs/platforms", "examples/README", "docs/api"),
+            *(
+                "docs/install",
+                "docs/commands",
+                "docs/data",
+                "docs/scripting",
+                "docs/platforms",
+                "examples/README",
+                "docs/api",
+            ),
             *("docs/operators", "docs/ranks", "docs/wheels"),
         ],
         "Understand": [

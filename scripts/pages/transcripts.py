@@ -100,10 +100,11 @@ def made_by() -> str:
 def emulator() -> Path:
     """The folder of what the judge runs kernels with, compiled unless it was before, so that no command says so."""
     from mnist_cuda.bench import emulate
-    from mnist_cuda.judge import build, emulated
+    from mnist_cuda.judge import emulated, judging
 
-    emulate.objects(*build.PARTS)
+    emulate.build()
     emulate.objects(*emulated.PARTS)
+    judging.judge_file(ROOT / "native" / "gpu" / "kernels" / "relu" / "naive.cu", emulate=True)  # and the headers
     return emulate.cache_folder()
 
 

@@ -104,7 +104,7 @@ def emulator() -> Path:
 
     emulate.build()
     emulate.objects(*emulated.PARTS)
-    judging.judge_file(ROOT / "native" / "gpu" / "kernels" / "relu" / "naive.cu", emulate=True)  # and the headers
+    judging.judge_file(ROOT / "native" / "gpu" / "kernels" / "relu" / "naive.cu", emulated=True)  # and the headers
     return emulate.cache_folder()
 
 

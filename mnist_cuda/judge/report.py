@@ -25,8 +25,8 @@ REMEDIES = {
     "barrier": ("let every thread of the block come to the same `__syncthreads()`: none may return before it", 4),
     "meeting": ("let every lane that the mask names come to the shuffle: one without a number takes part with 0", 7),
     "deadlock": (
-        "let every thread come to its block's barrier, every lane of a mask to its shuffle, and some thread store what a "
-        "loop waits for",
+        "let every thread come to its block's barrier, every lane of a mask to its shuffle, and some thread store what "
+        "a loop waits for",
         4,
     ),
     "order": ("let each result depend on its inputs alone: barriers in place, and sums in a fixed order", 7),

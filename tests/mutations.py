@@ -2500,6 +2500,7 @@ EMULATOR = [
         ("shuffles-order-memory", "order", "    if (order) {\n", "    if (true) {\n"),
         ("prints-wait", "order", "  std::fflush(stdout);  // what", "  // what"),
         ("barriers-tell-nothing", "order", "  if (machine.telling) {\n", "  if (false) {\n"),
+        ("few-polls-are-for-ever", "boundary", "std::max(kRoundsOfPolls, kPauses / paused)", "kRoundsOfPolls"),
     ),
     *of(
         "native/emulator/memory.cpp",

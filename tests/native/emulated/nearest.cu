@@ -589,6 +589,10 @@ __global__ void right_warps_in_turn(float* y, const float* x) {
     atomicSub(&whose, 1);
   }
 }
+__global__ void right_many_atomics_without_a_change(float* y, const float* x) {
+  for (int k = 0; k < 10000; ++k) atomicMax(&sum, 0);
+  y[0] = x[0];
+}
 __global__ void right_many_atomics(float* y, const float* x) {
   __shared__ int count;
   if (threadIdx.x == 0) count = 0;
@@ -798,6 +802,7 @@ const std::vector<Planted>& nearly() {
       ONE(right_atomic_flag, 1, 64, 0),
       ONE(right_warps_in_turn, 1, 128, 0),
       ONE(right_many_atomics, 1, 64, 0),
+      ONE(right_many_atomics_without_a_change, 1, 1, 0),
       ONE(right_volatile_sum, 1, 32, 0),
       ONE(right_short_warp, 1, 20, 0),
       ONE(right_mask_of_the_block, 1, 20, 0),

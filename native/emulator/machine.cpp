@@ -42,7 +42,7 @@ constexpr int kSeconds = 120;                   // that a launch may take
 constexpr std::size_t kBehindLocals = 2 << 10;  // where an index beyond a local array does no harm
 constexpr int kPolls = 200;                     // of one place without a change, until others run
 constexpr int kRoundsOfPolls = 5000;  // of all threads that can run, in which none finds anything new: it never comes
-constexpr int kPauses = 2'000'000;    // of all of them together, so that a thread may also count to a million
+constexpr int kPauses = 500'000;      // of all of them together, so that a thread may also count to 100,000
 
 std::array<Thread, kMaxThreads> threads;
 void* host_stack;

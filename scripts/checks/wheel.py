@@ -325,7 +325,7 @@ def check_compiler(place: Place, tools: Path) -> None:
     for words in emulated(place, relu).values():
         place.mnist_cuda(*words)
     text = relu.read_text()
-    if "right " not in place.evaluate(judge_cell(text), "%%judge"):
+    if "RIGHT " not in place.evaluate(judge_cell(text), "%%judge"):
         raise BrokenPromiseError("%%judge does not call a right kernel right")
     place.mnist_cuda("exercise", "start", EXERCISE)
     wrong = place.work / "wrong.cu"

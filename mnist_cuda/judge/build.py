@@ -140,7 +140,8 @@ def _require_own_symbols(made: Path) -> None:
 def _compile(words: Iterable[Any], source: Path, file: Path) -> str:
     """What g++ says. Raises NotCompiledError or OtherTypesError; NotJudgedError for what the emulator lacks."""
     said = source.with_name("said")
-    limited = ["/bin/sh", "-c", f'ulimit -v {COMPILE_KB}; exec "$@"', "sh", emulate.require_compiler(), *map(str, words)]
+    limit = f'ulimit -v {COMPILE_KB}; exec "$@"'
+    limited = ["/bin/sh", "-c", limit, "sh", emulate.require_compiler(), *map(str, words)]
     with said.open("wb") as errors:
         null = subprocess.DEVNULL
         child = subprocess.Popen(limited, stdin=null, stdout=null, stderr=errors, start_new_session=True)

@@ -31,7 +31,7 @@ LIMIT_GLIBC = (2, 35)  # Ubuntu 22.04's, which is what the most used notebook se
 TRAINED = 0.97  # share of the test images after one epoch, at least
 GPU_ONLY = re.compile(r"(nvidia|cuda)-")  # requirements that nothing but a GPU engine wants
 PEERS = [str(path.relative_to(ROOT)) for path in sorted((ROOT / "mnist_cuda" / "peers").glob("*.py"))]
-COMPILER = ("g++", "as", "ld", "addr2line", "nm")
+COMPILER = ("g++", "as", "ld", "addr2line", "nm", "readelf")
 MORE = ("pillow>=10.1", "ipython")  # for `predict`, and for a notebook's cells
 EXERCISE = "coalesce"  # what `exercise start` writes is not right yet
 HIDDEN = ("g++", "gcc", "c++", "cc", "clang", "nvcc", "cmake", "ninja")

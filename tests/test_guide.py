@@ -294,7 +294,8 @@ def test_the_records_are_what_the_emulator_counts() -> None:
                 for kernel in report["kernels"]:
                     for name in ("atomics", "block", "dynamic_bytes", "functions"):  # newer than some records
                         kernel.pop(name, None)
-            assert not row["report"].pop("notes")  # newer than the records
+            assert not row["report"]["notes"]
+            rows[variant]["report"].setdefault("notes", [])  # newer than some records
             assert row["report"] == rows[variant]["report"], (op, variant)
 
 

@@ -15,7 +15,7 @@ import pytest
 from tiny import ENVIRONMENT, prints, said, start
 
 from mnist_cuda import __version__, _native, cli, errors
-from mnist_cuda.commands import COMMANDS, data, exercise, export, runs
+from mnist_cuda.commands import COMMANDS, EXAMPLE_PICTURE, data, exercise, export, runs
 from mnist_cuda.commands import bench as bench_command
 from mnist_cuda.commands import engines as engines_command
 from mnist_cuda.commands.flags import run_path
@@ -106,7 +106,8 @@ def test_help_fits(command, monkeypatch, capsys):
         monkeypatch.setenv("COLUMNS", str(columns))
         text = prints(capsys, *command, "--help")
         # argparse breaks between words only; the longest are a flag with its choices.
-        assert max(len(line) for line in text.splitlines() if line not in kept) <= max(columns, 60)
+        lines = text.replace(str(EXAMPLE_PICTURE), "docs/digit.png").splitlines()  # a wheel lies anywhere
+        assert max(len(line) for line in lines if line not in kept) <= max(columns, 60)
         assert text.startswith("usage: mnist-cuda")
 
 
